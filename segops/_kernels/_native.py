@@ -1,0 +1,32 @@
+"""What the kernels' native bodies share: floating dtypes, pointers to rows, threads' shares of work."""
+
+from collections.abc import Callable
+from typing import Any
+
+import warp as wp
+
+DTYPES: dict[str, Any] = {"float32": wp.float32, "float64": wp.float64}
+CPP = {"float32": "float", "float64": "double"}
+
+# Rows are reached through plain pointers: Warp's array indexing multiplies run-time strides, which
+# costs a CPU most of its memory bandwidth. `rows` is where batch row b of an array begins.
+POINTERS = """
+auto rows = [b](const auto& a, int width) {
+    return a.data + (a.shape[0] == 1 ? 0 : (size_t)b * a.shape[1] * width);
+};
+"""
+
+_MOST_THREADS = 2**30
+
+
+def share(device: Any, batch: int, items: int) -> int:
+    """Return how many of a batch row's items one thread takes: all on the CPU, else about one."""
+    if device.is_cpu:
+        return max(items, 1)
+    return max(1, -(-batch * items // _MOST_THREADS))
+
+
+def named(launch: Callable[..., None], kind: str, dtype: str) -> Callable[..., None]:
+    """Name a launcher after its case: JAX knows it by that name, in every process the same."""
+    launch.__name__ = launch.__qualname__ = f"{launch.__name__}_{kind}_{dtype}"
+    return launch

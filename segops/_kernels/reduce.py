@@ -1,0 +1,277 @@
+"""Reductions: one result row per segment, from rows labelled by an id.
+
+Two routes give the same bits. Along *runs* of ids in ascending order, a thread owns a range of
+segments, finds their rows by search and writes each result once. By *scatter*, for ids in any
+order on the CPU, a thread walks the rows of a batch row and keeps an accumulator per segment in
+scratch memory. Both add the rows of a segment one after another in their order, so a result
+depends on nothing but those rows.
+
+float32 rows are accumulated in float64. float64 rows are accumulated in two words with Knuth's
+TwoSum, and sums that leave the range of float64 on the way are added once more under a
+power-of-two scale (after Blue's algorithm for the Euclidean norm). Results are rounded once.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from string import Template
+
+import warp as wp
+
+from segops._kernels._native import CPP, DTYPES, POINTERS, named, share
+
+wp.set_module_options({"enable_backward": False})
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What a row adds to each accumulator, in its entries x0, x1, ... and y0, y1, ...
+
+    ``finish`` says what becomes of a sum: itself, the ``mean`` or the ``root`` of the mean.
+    """
+
+    terms: tuple[str, ...]
+    width: int = 3
+    finish: str = "sum"
+
+
+_DOT = ("x0 * y0 + x1 * y1 + x2 * y2",)
+_OUTER = tuple(f"x{a} * y{b}" for a in range(3) for b in range(3))
+
+REDUCTIONS = {
+    "sum1": Reduction(("x0",), width=1),
+    "sum3": Reduction(("x0", "x1", "x2")),
+    "mean1": Reduction(("x0",), width=1, finish="mean"),
+    "mean3": Reduction(("x0", "x1", "x2"), finish="mean"),
+    "dot": Reduction(_DOT),
+    "dot_mean": Reduction(_DOT, finish="mean"),
+    "outer": Reduction(_OUTER),
+    "rms": Reduction(("x0 * x0 + x1 * x1 + x2 * x2",), finish="root"),
+}
+
+_PRELUDE = """
+using T = $T;
+constexpr int K = $K, W = $W;
+$ACCUMULATOR
+$POINTERS
+const int n = ids.shape[1], segments = out.shape[1];
+const int* id = rows(ids, 1);
+const T* xs = rows(x, W);
+const T* ys = rows(y, W);
+T* result = out.data + (size_t)b * segments * K;
+"""
+
+_WIDER = """
+struct Sums {
+    double hi[K] = {};
+    int count = 0;
+};
+auto add = [](Sums& a, const T* x, const T* y) {
+    $ADDS
+};
+auto again = [](Sums&) { return false; };
+auto pending = [](const Sums&) { return true; };
+auto total = [](const Sums& a, int k) { return a.hi[k]; };
+auto unscale = [](const Sums&, int, double value) { return value; };
+"""
+
+# `again` asks for a second pass over a segment's rows, at most once, when a sum has overflowed
+# (or, for a root, has left the range where squares are exact to the last place).
+_COMPENSATED = """
+struct Sums {
+    double hi[K] = {}, lo[K] = {}, scale[K];
+    int count = 0, passes = 1;
+    Sums() { for (int k = 0; k < K; ++k) scale[k] = 1.0; }
+};
+auto plus = [](Sums& a, int k, double term) {
+    const double sum = a.hi[k] + term, part = sum - a.hi[k];
+    a.lo[k] += (a.hi[k] - (sum - part)) + (term - part);
+    a.hi[k] = sum;
+};
+auto add = [plus](Sums& a, const T* x, const T* y) {
+    $ADDS
+};
+auto again = [](Sums& a) {
+    if (a.passes == 2 || a.count == 0) return false;
+    Sums fresh;
+    for (int k = 0; k < K; ++k) {
+        if (!($LARGEST > fabs(a.hi[k]))) fresh.scale[k] = $SHRINK;
+        else if (a.hi[k] < $SMALLEST) fresh.scale[k] = $GROW;
+        fresh.passes = fresh.scale[k] == 1.0 ? fresh.passes : 2;
+    }
+    if (fresh.passes == 2) a = fresh;
+    return fresh.passes == 2;
+};
+auto pending = [](const Sums& a) { return a.passes == 2; };
+auto total = [](const Sums& a, int k) { return a.hi[k] - a.hi[k] == 0.0 ? a.hi[k] + a.lo[k] : a.hi[k]; };
+auto unscale = [](const Sums& a, int k, double value) { return value / a.scale[k]; };
+"""
+
+_STORE = """
+auto store = [total, unscale](const Sums& a, T* to) {
+    for (int k = 0; k < K; ++k) {
+        const double sum = total(a, k);
+        to[k] = a.count == 0 ? T(0) : T(unscale(a, k, $FINISH));
+    }
+};
+"""
+
+_RUNS = """
+auto first = [id](int lo, int hi, int s) {
+    while (lo < hi) {
+        const int mid = lo + (hi - lo) / 2;
+        if (id[mid] < s) lo = mid + 1; else hi = mid;
+    }
+    return lo;
+};
+const bool ordered = order.shape[1] > 0;
+const int* place = rows(order, 1);
+int begin = first(0, n, start);
+for (int s = start; s < stop; ++s) {
+    int near = begin, step = 1;
+    while (near + step < n && id[near + step] <= s) { near += step; step *= 2; }
+    const int end = first(near, near + step < n ? near + step : n, s + 1);
+    Sums sums;
+    do {
+        if (ordered) for (int i = begin; i < end; ++i) add(sums, xs + (size_t)place[i] * W, ys + (size_t)place[i] * W);
+        else for (int i = begin; i < end; ++i) add(sums, xs + (size_t)i * W, ys + (size_t)i * W);
+        sums.count = end - begin;
+    } while (again(sums));
+    store(sums, result + (size_t)s * K);
+    begin = end;
+}
+"""
+
+_SCATTER = """
+Sums* all = reinterpret_cast<Sums*>(scratch.data + (size_t)b * scratch.shape[1]);
+for (int s = 0; s < segments; ++s) all[s] = Sums();
+auto walk = [=](auto wanted) {
+    for (int i = 0, end; i < n; i = end) {
+        const int s = id[i];
+        for (end = i + 1; end < n && id[end] == s;) ++end;
+        if ((unsigned)s >= (unsigned)segments || !wanted(all[s])) continue;
+        Sums sums = all[s];
+        for (int row = i; row < end; ++row) add(sums, xs + (size_t)row * W, ys + (size_t)row * W);
+        sums.count += end - i;
+        all[s] = sums;
+    }
+};
+walk([](const Sums&) { return true; });
+bool repeat = false;
+for (int s = 0; s < segments; ++s) repeat |= again(all[s]);
+if (repeat) walk(pending);
+for (int s = 0; s < segments; ++s) store(all[s], result + (size_t)s * K);
+"""
+
+_FINISH = {
+    "sum": "sum",
+    "mean": "sum / a.count",
+    "root": "sqrt(sum / a.count)",
+}
+
+# Where a float64 sum is trusted, and the scales of the second pass beyond it.
+_RANGE = {"LARGEST": "INFINITY", "SHRINK": "0x1p-64", "SMALLEST": "-INFINITY", "GROW": "1.0"}
+_ROOT_RANGE = {"LARGEST": "0x1p900", "SHRINK": "0x1p-600", "SMALLEST": "0x1p-900", "GROW": "0x1p600"}
+
+
+_ENTRY = re.compile(r"([xy])(\d)")
+
+
+def _adds(terms: tuple[str, ...], dtype: str) -> str:
+    """Return the C++ that adds a row's terms, each product by itself where it is compensated."""
+    if dtype == "float32":
+        wide = [_ENTRY.sub(r"double(\1[\2])", term) for term in terms]
+        return "\n    ".join(f"a.hi[{k}] += {term};" for k, term in enumerate(wide))
+    return "\n    ".join(
+        f"plus(a, {k}, {_ENTRY.sub(partial(_scaled, k), part)});"
+        for k, term in enumerate(terms)
+        for part in term.split(" + ")
+    )
+
+
+def _scaled(k: int, entry: re.Match[str]) -> str:
+    name, index = entry.groups()
+    return f"(x[{index}] * a.scale[{k}])" if name == "x" else f"y[{index}]"
+
+
+def _body(kind: str, dtype: str, route: str) -> str:
+    reduction = REDUCTIONS[kind]
+    accumulator = Template(_WIDER if dtype == "float32" else _COMPENSATED).substitute(
+        ADDS=_adds(reduction.terms, dtype),
+        **(_ROOT_RANGE if reduction.finish == "root" else _RANGE),
+    )
+    prelude = Template(_PRELUDE).substitute(
+        T=CPP[dtype],
+        K=len(reduction.terms),
+        W=reduction.width,
+        ACCUMULATOR=accumulator,
+        POINTERS=POINTERS,
+    )
+    return prelude + Template(_STORE).substitute(FINISH=_FINISH[reduction.finish]) + route
+
+
+def scratch_words(kind: str, dtype: str) -> int:
+    """Return how many int32 words of scratch the scatter route needs for each segment."""
+    accumulators = len(REDUCTIONS[kind].terms)
+    return 2 * accumulators + 2 if dtype == "float32" else 6 * accumulators + 2
+
+
+def _make_runs(kind: str, dtype: str) -> Callable[..., None]:
+    rows = wp.array3d(dtype=DTYPES[dtype])
+    labels = wp.array2d(dtype=wp.int32)
+
+    @wp.func_native(_body(kind, dtype, _RUNS))
+    def reduce_runs(
+        x: rows, y: rows, ids: labels, order: labels, out: rows, b: int, start: int, stop: int
+    ): ...
+
+    @wp.kernel
+    def runs(x: rows, y: rows, ids: labels, order: labels, out: rows, each: int):
+        b, chunk = wp.tid()
+        stop = wp.min((chunk + 1) * each, out.shape[1])
+        reduce_runs(x, y, ids, order, out, b, chunk * each, stop)
+
+    def launch_runs(x: rows, y: rows, ids: labels, order: labels, out: rows) -> None:
+        batch, segments, _ = out.shape
+        each = share(out.device, batch, segments)
+        wp.launch(
+            runs,
+            dim=(batch, -(-segments // each)),
+            inputs=[x, y, ids, order],
+            outputs=[out, each],
+            device=out.device,
+        )
+
+    return named(launch_runs, kind, dtype)
+
+
+def _make_scatter(kind: str, dtype: str) -> Callable[..., None]:
+    rows = wp.array3d(dtype=DTYPES[dtype])
+    labels = wp.array2d(dtype=wp.int32)
+
+    @wp.func_native(_body(kind, dtype, _SCATTER))
+    def reduce_scatter(
+        x: rows, y: rows, ids: labels, out: rows, scratch: labels, b: int
+    ): ...
+
+    @wp.kernel
+    def scatter(x: rows, y: rows, ids: labels, out: rows, scratch: labels):
+        reduce_scatter(x, y, ids, out, scratch, wp.tid())
+
+    def launch_scatter(x: rows, y: rows, ids: labels, out: rows, scratch: labels) -> None:
+        wp.launch(
+            scatter,
+            dim=out.shape[0],
+            inputs=[x, y, ids],
+            outputs=[out, scratch],
+            device=out.device,
+        )
+
+    return named(launch_scatter, kind, dtype)
+
+
+_CASES = [(kind, dtype) for kind in REDUCTIONS for dtype in DTYPES]
+
+launch_runs = {case: _make_runs(*case) for case in _CASES}
+launch_scatter = {case: _make_scatter(*case) for case in _CASES}
