@@ -8,36 +8,60 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import warp as wp
+from jax._src import dispatch
 from jax.interpreters import mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from segops._kernels import broadcast, reduce
+from segops._sharding import Axes, combine, partitioned
 
 Array = jax.Array
 
 
 def reduce_rows(
-    kind: str, x: Array, y: Array, idx: Array, num_segments: int, indices_are_sorted: bool, platform: str
+    kind: str,
+    x: Array,
+    y: Array,
+    idx: Array,
+    *,
+    num_segments: int,
+    indices_are_sorted: bool,
+    platform: str,
+    axes: Axes,
 ) -> Array:
-    """Lower a reduction: along runs where ids ascend, by scatter on the CPU, sorted first on CUDA."""
-    case = (kind, str(x.dtype))
-    batch = batch_size(x, y, idx)
-    out = (batch, num_segments, len(reduce.REDUCTIONS[kind].terms))
+    """Lower a reduction; ids in any order are scattered on the CPU and sorted first on CUDA."""
+    finish = reduce.REDUCTIONS[kind].finish
     if platform == "cpu" and not indices_are_sorted:
-        scratch = (batch, num_segments * reduce.scratch_words(*case))
-        dims = {"out": out, "scratch": scratch}
-        result, _ = _call(reduce.launch_scatter[case], dims, x, y, idx)
-        return result
-    order = jnp.zeros((1, 0), jnp.int32)
-    if not indices_are_sorted:
-        idx, order = _sorted(idx)
-    (result,) = _call(reduce.launch_runs[case], {"out": out}, x, y, idx, order)
+        part = _scatter(kind, x, y, idx, num_segments)
+    elif indices_are_sorted:
+        part = _runs(kind, x, y, idx, jnp.zeros((1, 0), jnp.int32), num_segments)
+    else:
+        part = _runs(kind, x, y, *_sorted(idx), num_segments)
+    return combine(finish, part, partial(count_rows, idx, num_segments), axes)
+
+
+def _runs(kind: str, x: Array, y: Array, idx: Array, order: Array, num_segments: int) -> Array:
+    out = (batch_size(x, y, idx), num_segments, len(reduce.REDUCTIONS[kind].terms))
+    launch = reduce.launch_runs[kind, str(x.dtype)]
+    (result,) = _call(launch, {"out": out}, x, y, idx, order)
+    return result
+
+
+def _scatter(kind: str, x: Array, y: Array, idx: Array, num_segments: int) -> Array:
+    case = (kind, str(x.dtype))
+    segments = (batch_size(x, y, idx), num_segments)
+    dims = {
+        "out": (*segments, len(reduce.REDUCTIONS[kind].terms)),
+        "scratch": (*segments, reduce.scratch_words(*case)),
+    }
+    result, _ = _call(reduce.launch_scatter[case], dims, x, y, idx)
     return result
 
 
@@ -56,10 +80,10 @@ def broadcast_rows(kind: str, x: Array, y: Array, idx: Array) -> Array:
     return result
 
 
-def count_rows(idx: Array, num_segments: int) -> Array:
+def count_rows(idx: Array, num_segments: int, axes: Axes = ()) -> Array:
     """Lower the count of each segment's rows."""
     (result,) = _call(broadcast.launch_count, {"out": (idx.shape[0], num_segments)}, idx)
-    return result
+    return jax.lax.psum(result, axes) if axes else result
 
 
 def batch_size(*operands: Array) -> int:
@@ -67,15 +91,33 @@ def batch_size(*operands: Array) -> int:
     return next((a.shape[0] for a in operands if a.shape[0] != 1), 1)
 
 
-def register(primitive: Any, rule: Callable[..., Array]) -> None:
-    """Register ``rule(*operands, platform=..., **params)`` on each platform that Warp has."""
+def register(primitive: Any, rule: Callable[..., Array], dims: str) -> None:
+    """Register ``rule(*operands, platform=..., axes=..., **params)`` on each platform of Warp.
+
+    ``dims`` is as in `segops._sharding.partitioned`.
+    """
+    # The partitioner needs the devices, which JAX leaves out of a lowering unless it is told.
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
     for platform in ("cpu", "cuda"):
-        lowering = mlir.lower_fun(_bound(rule, platform), multiple_results=False)
-        mlir.register_lowering(primitive, lowering, platform=platform)
+        run = partitioned(partial(rule, platform=platform), dims)
+        mlir.register_lowering(
+            primitive, mlir.lower_fun(run, multiple_results=False), platform=platform
+        )
 
 
-def _bound(rule: Callable[..., Array], platform: str) -> Callable[..., Array]:
-    return lambda *operands, **params: rule(*operands, platform=platform, **params)
+def result_aval(operands: Sequence[Any], shape: tuple[int, ...], rows: bool) -> Any:
+    """Return the abstract result: the first operand's dtype, and rows sharded as the ids are."""
+    first, idx = operands[0], operands[-1]
+    mesh = next((a.sharding.mesh for a in operands if not a.sharding.mesh.empty), idx.sharding.mesh)
+    spec = PartitionSpec(None, idx.sharding.spec[1] if rows else None, None)
+    return first.update(shape=shape, sharding=NamedSharding(mesh, spec), weak_type=False)
+
+
+def reshard_like(ct: Array, aval: Any) -> Array:
+    """Give a cotangent the sharding of its primal, where the sharding is part of the type."""
+    if jax.typeof(ct).sharding.spec == aval.sharding.spec:
+        return ct
+    return jax.sharding.reshard(ct, aval.sharding)
 
 
 def manual_axes(x: Array) -> frozenset[str]:

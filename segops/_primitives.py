@@ -69,16 +69,14 @@ def _vary_alike(operands: Sequence[Array]) -> list[Array]:
 # --- shapes ------------------------------------------------------------------------------------
 
 
-def _reduced(width: int | None, x: Any, *rest: Any, num_segments: int, **_: Any) -> Any:
-    return _like(x, (batch_size(x, *rest), num_segments, width or x.shape[2]))
+def _reduced(width: int | None, *operands: Any, num_segments: int, **_: Any) -> Any:
+    shape = (batch_size(*operands), num_segments, width or operands[0].shape[2])
+    return _lowering.result_aval(operands, shape, rows=False)
 
 
-def _spread(x: Any, *rest: Any, **_: Any) -> Any:
-    return _like(x, (batch_size(x, *rest), rest[-1].shape[1], x.shape[2]))
-
-
-def _like(aval: Any, shape: tuple[int, ...]) -> Any:
-    return aval.update(shape=shape, weak_type=False)
+def _spread(*operands: Any, **_: Any) -> Any:
+    shape = (batch_size(*operands), operands[-1].shape[1], operands[0].shape[2])
+    return _lowering.result_aval(operands, shape, rows=True)
 
 
 # --- forward mode ------------------------------------------------------------------------------
@@ -155,9 +153,10 @@ def _div_transpose(ct: Any, x: Any, y: Any, idx: Any, **params: Any) -> Any:
 
 
 def _fit(ct: Array, operand: Any) -> Array:
-    """Sum a cotangent over the batch where the operand is shared by the batch."""
+    """Bring a cotangent to its operand's type, summed over the batch where that is shared."""
     shared = operand.aval.shape[0] == 1 and ct.shape[0] != 1
-    return jnp.sum(ct, axis=0, keepdims=True) if shared else ct
+    ct = jnp.sum(ct, axis=0, keepdims=True) if shared else ct
+    return _lowering.reshard_like(ct, operand.aval)
 
 
 def _matrix_transpose(rows: Array) -> Array:
@@ -197,46 +196,29 @@ def _fold(a: Array, mapped: bool, size: int, inner: int) -> Array:
 # --- lowering ----------------------------------------------------------------------------------
 
 
-def _sum_lowering(
-    x: Array, idx: Array, *, num_segments: int, mean: bool, indices_are_sorted: bool, platform: str
-) -> Array:
-    kind = f"{'mean' if mean else 'sum'}{x.shape[2]}"
-    return _lowering.reduce_rows(kind, x, x, idx, num_segments, indices_are_sorted, platform)
+def _sum_lowering(x: Array, idx: Array, *, mean: bool, **how: Any) -> Array:
+    return _lowering.reduce_rows(f"{'mean' if mean else 'sum'}{x.shape[2]}", x, x, idx, **how)
 
 
-def _dot_lowering(
-    x: Array,
-    y: Array,
-    idx: Array,
-    *,
-    num_segments: int,
-    mean: bool,
-    indices_are_sorted: bool,
-    platform: str,
-) -> Array:
-    kind = "dot_mean" if mean else "dot"
-    return _lowering.reduce_rows(kind, x, y, idx, num_segments, indices_are_sorted, platform)
+def _dot_lowering(x: Array, y: Array, idx: Array, *, mean: bool, **how: Any) -> Array:
+    return _lowering.reduce_rows("dot_mean" if mean else "dot", x, y, idx, **how)
 
 
-def _outer_lowering(
-    x: Array, y: Array, idx: Array, *, num_segments: int, indices_are_sorted: bool, platform: str
-) -> Array:
-    return _lowering.reduce_rows("outer", x, y, idx, num_segments, indices_are_sorted, platform)
+def _outer_lowering(x: Array, y: Array, idx: Array, **how: Any) -> Array:
+    return _lowering.reduce_rows("outer", x, y, idx, **how)
 
 
-def _rms_lowering(
-    x: Array, idx: Array, *, num_segments: int, indices_are_sorted: bool, platform: str
-) -> Array:
-    return _lowering.reduce_rows("rms", x, x, idx, num_segments, indices_are_sorted, platform)
+def _rms_lowering(x: Array, idx: Array, **how: Any) -> Array:
+    return _lowering.reduce_rows("rms", x, x, idx, **how)
 
 
-def _gather_lowering(y: Array, idx: Array, *, mean: bool, platform: str, **_: Any) -> Array:
-    y = _shares(y, idx) if mean else y
+def _gather_lowering(y: Array, idx: Array, *, mean: bool, axes: Any, **_: Any) -> Array:
+    y = _shares(y, idx, axes) if mean else y
     return _lowering.broadcast_rows(f"gather{y.shape[2]}", y, y, idx)
 
 
-def _mul_lowering(x: Array, y: Array, idx: Array, *, mean: bool, platform: str, **_: Any) -> Array:
-    return _lowering.broadcast_rows("mul", x, _shares(y, idx) if mean else y, idx)
+def _mul_lowering(x: Array, y: Array, idx: Array, *, mean: bool, axes: Any, **_: Any) -> Array:
+    return _lowering.broadcast_rows("mul", x, _shares(y, idx, axes) if mean else y, idx)
 
 
 def _div_lowering(x: Array, y: Array, idx: Array, **_: Any) -> Array:
@@ -247,21 +229,23 @@ def _matvec_lowering(x: Array, y: Array, idx: Array, **_: Any) -> Array:
     return _lowering.broadcast_rows("matvec", x, y, idx)
 
 
-def _shares(y: Array, idx: Array) -> Array:
+def _shares(y: Array, idx: Array, axes: Any) -> Array:
     """Return each segment's value divided by the number of its rows."""
-    counts = _lowering.count_rows(idx, y.shape[1])
+    counts = _lowering.count_rows(idx, y.shape[1], axes)
     return y / jnp.maximum(counts, 1)[:, :, None].astype(y.dtype)
 
 
 # --- registration ------------------------------------------------------------------------------
 
 
-def _define(name: str, abstract_eval: Callable[..., Any], lowering: Callable[..., Array]) -> Primitive:
+def _define(
+    name: str, shape: Callable[..., Any], lowering: Callable[..., Array], dims: str
+) -> Primitive:
     primitive = Primitive(f"segops_{name}")
-    primitive.def_abstract_eval(abstract_eval)
+    primitive.def_abstract_eval(shape)
     primitive.def_impl(partial(_run, primitive))
     batching.primitive_batchers[primitive] = partial(_batch, primitive)
-    _lowering.register(primitive, lowering)
+    _lowering.register(primitive, lowering, dims)
     return primitive
 
 
@@ -274,23 +258,29 @@ def _compiled(primitive: Primitive, params: tuple[tuple[str, Any], ...]) -> Call
     return jax.jit(partial(primitive.bind, **dict(params)))
 
 
-def _define_linear(name: str, abstract_eval: Any, lowering: Any, transpose: Any) -> Primitive:
-    primitive = _define(name, abstract_eval, lowering)
+def _define_linear(
+    name: str,
+    shape: Callable[..., Any],
+    lowering: Callable[..., Array],
+    dims: str,
+    transpose: Callable[..., Any],
+) -> Primitive:
+    primitive = _define(name, shape, lowering, dims)
     ad.primitive_jvps[primitive] = partial(_linear_jvp, primitive)
     ad.primitive_transposes[primitive] = transpose
     return primitive
 
 
-sum_p = _define_linear("sum", partial(_reduced, None), _sum_lowering, _sum_transpose)
-dot_p = _define_linear("dot", partial(_reduced, 1), _dot_lowering, _dot_transpose)
-outer_p = _define_linear("outer", partial(_reduced, 9), _outer_lowering, _outer_transpose)
-gather_p = _define_linear("gather", _spread, _gather_lowering, _gather_transpose)
-mul_p = _define_linear("mul", _spread, _mul_lowering, _mul_transpose)
-matvec_p = _define_linear("matvec", _spread, _matvec_lowering, _matvec_transpose)
+sum_p = _define_linear("sum", partial(_reduced, None), _sum_lowering, "nn->s", _sum_transpose)
+dot_p = _define_linear("dot", partial(_reduced, 1), _dot_lowering, "nnn->s", _dot_transpose)
+outer_p = _define_linear("outer", partial(_reduced, 9), _outer_lowering, "nnn->s", _outer_transpose)
+gather_p = _define_linear("gather", _spread, _gather_lowering, "sn->n", _gather_transpose)
+mul_p = _define_linear("mul", _spread, _mul_lowering, "nsn->n", _mul_transpose)
+matvec_p = _define_linear("matvec", _spread, _matvec_lowering, "nsn->n", _matvec_transpose)
 
-rms_p = _define("rms", partial(_reduced, 1), _rms_lowering)
+rms_p = _define("rms", partial(_reduced, 1), _rms_lowering, "nn->s")
 ad.primitive_jvps[rms_p] = _rms_jvp
 
-div_p = _define("div", _spread, _div_lowering)
+div_p = _define("div", _spread, _div_lowering, "nsn->n")
 ad.primitive_jvps[div_p] = _div_jvp
 ad.primitive_transposes[div_p] = _div_transpose

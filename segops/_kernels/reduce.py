@@ -144,7 +144,7 @@ for (int s = start; s < stop; ++s) {
 """
 
 _SCATTER = """
-Sums* all = reinterpret_cast<Sums*>(scratch.data + (size_t)b * scratch.shape[1]);
+Sums* all = reinterpret_cast<Sums*>(scratch.data + (size_t)b * segments * scratch.shape[2]);
 for (int s = 0; s < segments; ++s) all[s] = Sums();
 auto walk = [=](auto wanted) {
     for (int i = 0, end; i < n; i = end) {
@@ -249,17 +249,18 @@ def _make_runs(kind: str, dtype: str) -> Callable[..., None]:
 def _make_scatter(kind: str, dtype: str) -> Callable[..., None]:
     rows = wp.array3d(dtype=DTYPES[dtype])
     labels = wp.array2d(dtype=wp.int32)
+    words = wp.array3d(dtype=wp.int32)
 
     @wp.func_native(_body(kind, dtype, _SCATTER))
     def reduce_scatter(
-        x: rows, y: rows, ids: labels, out: rows, scratch: labels, b: int
+        x: rows, y: rows, ids: labels, out: rows, scratch: words, b: int
     ): ...
 
     @wp.kernel
-    def scatter(x: rows, y: rows, ids: labels, out: rows, scratch: labels):
+    def scatter(x: rows, y: rows, ids: labels, out: rows, scratch: words):
         reduce_scatter(x, y, ids, out, scratch, wp.tid())
 
-    def launch_scatter(x: rows, y: rows, ids: labels, out: rows, scratch: labels) -> None:
+    def launch_scatter(x: rows, y: rows, ids: labels, out: rows, scratch: words) -> None:
         wp.launch(
             scatter,
             dim=out.shape[0],
