@@ -209,7 +209,8 @@ def _alike(op: str, name: str, given: ArrayLike, like: Array, what: str) -> Arra
     (array,) = arguments.floats(op, **{name: given})
     if array.dtype != like.dtype:
         raise ArgumentTypeError(
-            name, f"`{op}`: argument `{name}` is {array.dtype}; pass the dtype of {what}, {like.dtype}."
+            name,
+            f"`{op}`: argument `{name}` is {array.dtype}; pass the dtype of {what}, {like.dtype}.",
         )
     arguments.shape(op, name, array, like.shape)
     return array

@@ -27,8 +27,7 @@ Array = jax.Array
 
 def reduce_rows(
     kind: str,
-    x: Array,
-    y: Array,
+    rows: Sequence[Array],
     idx: Array,
     *,
     num_segments: int,
@@ -39,29 +38,30 @@ def reduce_rows(
     """Lower a reduction; ids in any order are scattered on the CPU and sorted first on CUDA."""
     finish = reduce.REDUCTIONS[kind].finish
     if platform == "cpu" and not indices_are_sorted:
-        part = _scatter(kind, x, y, idx, num_segments)
+        part = _scatter(kind, rows, idx, num_segments)
     elif indices_are_sorted:
-        part = _runs(kind, x, y, idx, jnp.zeros((1, 0), jnp.int32), num_segments)
+        part = _runs(kind, rows, idx, jnp.zeros((1, 0), jnp.int32), num_segments)
     else:
-        part = _runs(kind, x, y, *_sorted(idx), num_segments)
-    return combine(finish, part, partial(count_rows, idx, num_segments), axes)
+        part = _runs(kind, rows, *_sorted(idx), num_segments)
+    count = partial(count_rows, idx, num_segments, indices_are_sorted)
+    return combine(finish, part, count, axes)
 
 
-def _runs(kind: str, x: Array, y: Array, idx: Array, order: Array, num_segments: int) -> Array:
-    out = (batch_size(x, y, idx), num_segments, len(reduce.REDUCTIONS[kind].terms))
-    launch = reduce.launch_runs[kind, str(x.dtype)]
-    (result,) = _call(launch, {"out": out}, x, y, idx, order)
+def _runs(kind: str, rows: Sequence[Array], idx: Array, order: Array, num_segments: int) -> Array:
+    out = (batch_size(*rows, idx), num_segments, len(reduce.REDUCTIONS[kind].terms))
+    launch = reduce.launch_runs[kind, str(rows[0].dtype)]
+    (result,) = _call(launch, {"out": out}, *_five(rows), idx, order)
     return result
 
 
-def _scatter(kind: str, x: Array, y: Array, idx: Array, num_segments: int) -> Array:
-    case = (kind, str(x.dtype))
-    segments = (batch_size(x, y, idx), num_segments)
+def _scatter(kind: str, rows: Sequence[Array], idx: Array, num_segments: int) -> Array:
+    case = (kind, str(rows[0].dtype))
+    segments = (batch_size(*rows, idx), num_segments)
     dims = {
         "out": (*segments, len(reduce.REDUCTIONS[kind].terms)),
         "scratch": (*segments, reduce.scratch_words(*case)),
     }
-    result, _ = _call(reduce.launch_scatter[case], dims, x, y, idx)
+    result, _ = _call(reduce.launch_scatter[case], dims, *_five(rows), idx)
     return result
 
 
@@ -71,19 +71,26 @@ def _sorted(idx: Array) -> tuple[Array, Array]:
     return ids, order
 
 
-def broadcast_rows(kind: str, x: Array, y: Array, idx: Array) -> Array:
+def broadcast_rows(kind: str, rows: Sequence[Array], idx: Array) -> Array:
     """Lower a broadcast."""
-    _, (_, _, width) = broadcast.BROADCASTS[kind]
-    out = (batch_size(x, y, idx), idx.shape[1], width)
-    launch = broadcast.launch_broadcast[kind, str(y.dtype)]
-    (result,) = _call(launch, {"out": out}, x, y, idx)
+    out = (batch_size(*rows, idx), idx.shape[1], broadcast.BROADCASTS[kind].width)
+    launch = broadcast.launch_broadcast[kind, str(rows[0].dtype)]
+    (result,) = _call(launch, {"out": out}, *_five(rows), idx)
     return result
 
 
-def count_rows(idx: Array, num_segments: int, axes: Axes = ()) -> Array:
+def count_rows(idx: Array, num_segments: int, indices_are_sorted: bool, axes: Axes = ()) -> Array:
     """Lower the count of each segment's rows."""
-    (result,) = _call(broadcast.launch_count, {"out": (idx.shape[0], num_segments)}, idx)
+    launch = broadcast.launch_count_runs if indices_are_sorted else broadcast.launch_count
+    (result,) = _call(launch, {"out": (idx.shape[0], num_segments)}, idx)
     return jax.lax.psum(result, axes) if axes else result
+
+
+def _five(rows: Sequence[Array]) -> list[Array]:
+    """Fill up x, y, p, q, r: a pair or a divisor that a kernel does not use is any array."""
+    pairs, divisor = rows[: len(rows) // 2 * 2], rows[len(rows) // 2 * 2 :]
+    x, y, *more = pairs or (*divisor, *divisor)
+    return [x, y, *(more or (x, y)), *(divisor or (y,))]
 
 
 def batch_size(*operands: Array) -> int:

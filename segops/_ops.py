@@ -318,9 +318,7 @@ def _reduce_one(
     arguments.shape(op, "x", rows, *([("N", 3)] if vectors else [("N",), ("N", 3)]))
     arguments.length(op, "x", rows, labels.shape[0], "the length of `idx`")
     arguments.output(op, segments, 1 if vectors else rows.size // max(rows.shape[0], 1))
-    return reduce(
-        rows, labels, num_segments=segments, indices_are_sorted=bool(indices_are_sorted)
-    )
+    return reduce(rows, labels, num_segments=segments, indices_are_sorted=bool(indices_are_sorted))
 
 
 # --- the work ----------------------------------------------------------------------------------

@@ -1,39 +1,42 @@
 """The closed family of primitives and its rules.
 
-Every primitive works on a batch: operands are ``(B, N, W)`` rows, ``(B, S, W)`` segments and
-``(B, N)`` ids, where a leading axis of one is shared by the whole batch. Out-of-range ids drop.
-With ``u . v`` the product of two rows, ``n[s]`` the number of rows of segment ``s`` and sums over
-the rows ``i`` with ``idx[i] == s``::
+Every primitive works on a batch: operands are ``(B, N, W)`` rows, ``(B, S, W)`` segments and, last,
+``(B, N)`` ids, where a leading axis of one is shared by the whole batch. Ids out of range drop.
+With sums over the rows ``i`` with ``idx[i] == s``, of which there are ``n[s]``::
 
-    sum     out[s] = sum x[i]              gather  out[i] = y[idx[i]]
-    dot     out[s] = sum x[i] . y[i]       mul     out[i] = x[i] y[idx[i]]
-    outer   out[s] = sum x[i] (x) y[i]     matvec  out[i] = y[idx[i]]^T x[i]
-    rms     out[s] = sqrt(sum x[i] . x[i] / n[s])
-    div     out[i] = x[i] / y[idx[i]], and 0 where that y is 0
+    sum       out[s] = sum x[i]                    gather    out[i] = y[idx[i]]
+    dot       out[s] = sum x[i] . y[i]             mul       out[i] = x[i] y[idx[i]]
+    outer     out[s] = sum x[i] (x) y[i]           matvec    out[i] = y[idx[i]]^T x[i]
+    unit_dot  out[s] = sum x[i] . y[i] / r[s]      unit_mul  out[i] = x[i] y[idx[i]] / r[idx[i]]
+    rms       out[s] = sqrt(sum x[i] . x[i] / n[s])
 
-``sum``, ``dot``, ``gather`` and ``mul`` divide by ``n[s]`` where ``mean`` is set, which pairs a mean with
-its adjoint. All but ``rms``, and ``div`` in ``y``, are linear in each operand, so a JVP binds
-the primitive once per tangent and a transpose binds the adjoint:
+The left column reduces, the right one broadcasts. Where ``r`` is 0 the unit products are 0. With
+``mean`` set a product is also divided by ``n[s]``, which pairs a mean with its adjoint.
 
-======  ===========  ===========
-of      in x         in y
-======  ===========  ===========
-sum     gather(g)
-gather               sum(g)
-dot     mul(y, g)    mul(x, g)
-mul     mul(g, y)    dot(x, g)
-outer   matvec(y, g^T)  matvec(x, g)
-matvec  matvec(g, y^T)  outer(x, g)
-div     div(g, y)
-======  ===========  ===========
+``sum`` and ``gather`` are linear and each other's adjoint. Those that take pairs are linear in x and
+in y, and accept two pairs, whose products they add in one pass: that is what a product rule needs.
+Their transposes bind the family again:
 
-For ``r = rms(x)`` and the normalised rows ``u = div(x, r)``, the tangent is ``dr = dot(u, dx) / n``;
-for ``q = div(x, y)`` it is ``dq = div(dx, y) - div(mul(q, dy), y)``. No power of ``r`` beyond the first
-is formed, and where ``r`` is 0 every term is 0, so derivatives of each order are.
+========  ============================  ============================
+of        in x                          in y
+========  ============================  ============================
+dot       mul(y, g)                     mul(x, g)
+mul       mul(g, y)                     dot(x, g)
+outer     matvec(y, g^T)                matvec(x, g)
+matvec    matvec(g, y^T)                outer(x, g)
+unit_dot  unit_mul(y, g; r)             unit_mul(x, g; r)
+unit_mul  unit_mul(g, y; r)             unit_dot(x, g; r)
+========  ============================  ============================
+
+The tangent of ``r = rms(x)`` is ``dr = mean of (x / r) . dx``, a unit_dot. In ``r`` itself,
+``d unit_dot = -unit_dot dr / r`` and ``d unit_mul(x, y; r) = unit_mul(x, -y dr / r; r)``, where only
+``dr / r`` is formed, and is 0 where ``r`` is 0. So no power of ``r`` beyond the first appears, and
+derivatives of every order are 0 at a norm of 0.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial, reduce
+from itertools import chain
 from typing import Any
 
 import jax
@@ -83,32 +86,70 @@ def _spread(*operands: Any, **_: Any) -> Any:
 
 
 def _linear_jvp(primitive: Primitive, primals: Any, tangents: Any, **params: Any) -> Any:
-    """Return the JVP of a primitive that is linear in each operand: one term for each tangent."""
-    terms = [
-        bind(primitive, *primals[:k], t, *primals[k + 1 :], **params)
-        for k, t in enumerate(tangents[:-1])
-        if not isinstance(t, ad.Zero)
-    ]
-    return bind(primitive, *primals, **params), reduce(ad.add_jaxvals, terms)
+    (x, idx), (t_x, _) = primals, tangents
+    return bind(primitive, x, idx, **params), bind(primitive, t_x, idx, **params)
 
 
 def _rms_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     (x, idx), (t_x, _) = primals, tangents
     r = bind(rms_p, x, idx, **params)
-    u = bind(div_p, x, r, idx, indices_are_sorted=params["indices_are_sorted"])
-    return r, bind(dot_p, u, t_x, idx, mean=True, **params)
+    return r, bind(unit_dot_p, x, t_x, r, idx, mean=True, **params)
 
 
-def _div_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    (x, y, idx), (t_x, t_y, _) = primals, tangents
-    q = bind(div_p, x, y, idx, **params)
+def _product_jvp(primitive: Primitive, primals: Any, tangents: Any, **params: Any) -> Any:
+    *factors, idx = primals
+    pairs, t_pairs = _pairs(factors), _pairs(tangents[:-1])
+    out = bind(primitive, *primals, **params)
+    return out, _tangent(primitive, pairs, t_pairs, (idx,), params)
+
+
+def _unit_mul_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    *factors, r, idx = primals
+    *t_factors, t_r, _ = tangents
+    pairs, t_pairs = _pairs(factors), _pairs(t_factors)
+    if not isinstance(t_r, ad.Zero):
+        t_pairs = [
+            (t_x, _minus(t_y, y * _ratio(t_r, r)))
+            for (_, y), (t_x, t_y) in zip(pairs, t_pairs, strict=True)
+        ]
+    out = bind(unit_mul_p, *primals, **params)
+    return out, _tangent(unit_mul_p, pairs, t_pairs, (r, idx), params)
+
+
+def _unit_dot_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    *factors, r, idx = primals
+    *t_factors, t_r, _ = tangents
+    out = bind(unit_dot_p, *primals, **params)
+    t_out = _tangent(unit_dot_p, _pairs(factors), _pairs(t_factors), (r, idx), params)
+    if not isinstance(t_r, ad.Zero):
+        t_out = _minus(t_out, out * _ratio(t_r, r))
+    return out, t_out
+
+
+def _pairs(factors: Sequence[Any]) -> list[tuple[Any, Any]]:
+    return list(zip(factors[::2], factors[1::2], strict=True))
+
+
+def _tangent(
+    primitive: Primitive, pairs: Any, t_pairs: Any, rest: tuple[Array, ...], params: Params
+) -> Any:
+    """Apply the product rule, two products to a pass."""
     terms = []
-    if not isinstance(t_x, ad.Zero):
-        terms.append(bind(div_p, t_x, y, idx, **params))
-    if not isinstance(t_y, ad.Zero):
-        t_q = bind(mul_p, q, t_y, idx, mean=False, **params)
-        terms.append(-bind(div_p, t_q, y, idx, **params))
-    return q, reduce(ad.add_jaxvals, terms)
+    for (x, y), (t_x, t_y) in zip(pairs, t_pairs, strict=True):
+        terms += [(t_x, y)] if not isinstance(t_x, ad.Zero) else []
+        terms += [(x, t_y)] if not isinstance(t_y, ad.Zero) else []
+    passes = [
+        bind(primitive, *chain(*terms[k : k + 2]), *rest, **params) for k in range(0, len(terms), 2)
+    ]
+    return reduce(ad.add_jaxvals, passes) if passes else None
+
+
+def _ratio(t_r: Array, r: Array) -> Array:
+    return jnp.where(r == 0, 0, t_r / jnp.where(r == 0, 1, r))
+
+
+def _minus(tangent: Any, less: Array) -> Array:
+    return -less if tangent is None or isinstance(tangent, ad.Zero) else tangent - less
 
 
 # --- reverse mode ------------------------------------------------------------------------------
@@ -122,34 +163,43 @@ def _gather_transpose(ct: Any, y: Any, idx: Any, **params: Any) -> Any:
     return [_fit(bind(sum_p, ct, idx, num_segments=y.aval.shape[1], **params), y), None]
 
 
-def _dot_transpose(ct: Any, x: Any, y: Any, idx: Any, *, num_segments: int, **params: Any) -> Any:
-    if ad.is_undefined_primal(x):
-        return [_fit(bind(mul_p, y, ct, idx, **params), x), None, None]
-    return [None, _fit(bind(mul_p, x, ct, idx, **params), y), None]
+def _reduction_transpose(
+    partner: Primitive, flip: Any, ct: Any, *operands: Any, num_segments: int, **params: Any
+) -> Any:
+    """Transpose a reducing product: the partner broadcasts the cotangent onto the other factor."""
+    factors, rest = _split(operands)
+    cts: list[Any] = []
+    for x, y in _pairs(factors):
+        if ad.is_undefined_primal(x):
+            cts += [_fit(bind(partner, y, flip(ct), *rest, **params), x), None]
+        elif ad.is_undefined_primal(y):
+            cts += [None, _fit(bind(partner, x, ct, *rest, **params), y)]
+        else:
+            cts += [None, None]
+    return [*cts, *[None] * len(rest)]
 
 
-def _mul_transpose(ct: Any, x: Any, y: Any, idx: Any, **params: Any) -> Any:
-    if ad.is_undefined_primal(x):
-        return [_fit(bind(mul_p, ct, y, idx, **params), x), None, None]
-    ct_y = bind(dot_p, x, ct, idx, num_segments=y.aval.shape[1], **params)
-    return [None, _fit(ct_y, y), None]
+def _broadcast_transpose(
+    itself: Primitive, partner: Primitive, flip: Any, ct: Any, *operands: Any, **params: Any
+) -> Any:
+    """Transpose a broadcasting product: itself in the rows, its reducing partner in the segments."""
+    factors, rest = _split(operands)
+    cts: list[Any] = []
+    for x, y in _pairs(factors):
+        if ad.is_undefined_primal(x):
+            cts += [_fit(bind(itself, ct, flip(y), *rest, **params), x), None]
+        elif ad.is_undefined_primal(y):
+            ct_y = bind(partner, x, ct, *rest, num_segments=y.aval.shape[1], **params)
+            cts += [None, _fit(ct_y, y)]
+        else:
+            cts += [None, None]
+    return [*cts, *[None] * len(rest)]
 
 
-def _outer_transpose(ct: Any, x: Any, y: Any, idx: Any, *, num_segments: int, **params: Any) -> Any:
-    if ad.is_undefined_primal(x):
-        return [_fit(bind(matvec_p, y, _matrix_transpose(ct), idx, **params), x), None, None]
-    return [None, _fit(bind(matvec_p, x, ct, idx, **params), y), None]
-
-
-def _matvec_transpose(ct: Any, x: Any, y: Any, idx: Any, **params: Any) -> Any:
-    if ad.is_undefined_primal(x):
-        return [_fit(bind(matvec_p, ct, _matrix_transpose(y), idx, **params), x), None, None]
-    ct_y = bind(outer_p, x, ct, idx, num_segments=y.aval.shape[1], **params)
-    return [None, _fit(ct_y, y), None]
-
-
-def _div_transpose(ct: Any, x: Any, y: Any, idx: Any, **params: Any) -> Any:
-    return [_fit(bind(div_p, ct, y, idx, **params), x), None, None]
+def _split(operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Split operands into pairs of factors and the rest: ids alone, or a divisor and ids."""
+    rest = 1 if len(operands) % 2 else 2
+    return operands[:-rest], operands[-rest:]
 
 
 def _fit(ct: Array, operand: Any) -> Array:
@@ -157,6 +207,10 @@ def _fit(ct: Array, operand: Any) -> Array:
     shared = operand.aval.shape[0] == 1 and ct.shape[0] != 1
     ct = jnp.sum(ct, axis=0, keepdims=True) if shared else ct
     return _lowering.reshard_like(ct, operand.aval)
+
+
+def _same(rows: Array) -> Array:
+    return rows
 
 
 def _matrix_transpose(rows: Array) -> Array:
@@ -197,41 +251,36 @@ def _fold(a: Array, mapped: bool, size: int, inner: int) -> Array:
 
 
 def _sum_lowering(x: Array, idx: Array, *, mean: bool, **how: Any) -> Array:
-    return _lowering.reduce_rows(f"{'mean' if mean else 'sum'}{x.shape[2]}", x, x, idx, **how)
-
-
-def _dot_lowering(x: Array, y: Array, idx: Array, *, mean: bool, **how: Any) -> Array:
-    return _lowering.reduce_rows("dot_mean" if mean else "dot", x, y, idx, **how)
-
-
-def _outer_lowering(x: Array, y: Array, idx: Array, **how: Any) -> Array:
-    return _lowering.reduce_rows("outer", x, y, idx, **how)
+    return _lowering.reduce_rows(f"{'mean' if mean else 'sum'}{x.shape[2]}", [x], idx, **how)
 
 
 def _rms_lowering(x: Array, idx: Array, **how: Any) -> Array:
-    return _lowering.reduce_rows("rms", x, x, idx, **how)
+    return _lowering.reduce_rows("rms", [x], idx, **how)
 
 
-def _gather_lowering(y: Array, idx: Array, *, mean: bool, axes: Any, **_: Any) -> Array:
-    y = _shares(y, idx, axes) if mean else y
-    return _lowering.broadcast_rows(f"gather{y.shape[2]}", y, y, idx)
+def _reducing(kind: str, *operands: Array, mean: bool = False, **how: Any) -> Array:
+    *rows, idx = operands
+    pairs = len(rows) // 2
+    return _lowering.reduce_rows(f"{kind}{'_mean' if mean else ''}{pairs}", rows, idx, **how)
 
 
-def _mul_lowering(x: Array, y: Array, idx: Array, *, mean: bool, axes: Any, **_: Any) -> Array:
-    return _lowering.broadcast_rows("mul", x, _shares(y, idx, axes) if mean else y, idx)
+def _gather_lowering(y: Array, idx: Array, *, mean: bool, **how: Any) -> Array:
+    y = _shares(y, idx, **how) if mean else y
+    return _lowering.broadcast_rows(f"gather{y.shape[2]}", [y], idx)
 
 
-def _div_lowering(x: Array, y: Array, idx: Array, **_: Any) -> Array:
-    return _lowering.broadcast_rows("div", x, y, idx)
+def _broadcasting(kind: str, *operands: Array, mean: bool = False, **how: Any) -> Array:
+    *rows, idx = operands
+    pairs = len(rows) // 2
+    if mean:
+        rows[1 : 2 * pairs : 2] = [_shares(y, idx, **how) for y in rows[1 : 2 * pairs : 2]]
+    return _lowering.broadcast_rows(f"{kind}{pairs}", rows, idx)
 
 
-def _matvec_lowering(x: Array, y: Array, idx: Array, **_: Any) -> Array:
-    return _lowering.broadcast_rows("matvec", x, y, idx)
-
-
-def _shares(y: Array, idx: Array, axes: Any) -> Array:
+def _shares(y: Array, idx: Array, *, indices_are_sorted: bool, axes: Any, platform: str) -> Array:
     """Return each segment's value divided by the number of its rows."""
-    counts = _lowering.count_rows(idx, y.shape[1], axes)
+    del platform
+    counts = _lowering.count_rows(idx, y.shape[1], indices_are_sorted, axes)
     return y / jnp.maximum(counts, 1)[:, :, None].astype(y.dtype)
 
 
@@ -258,29 +307,54 @@ def _compiled(primitive: Primitive, params: tuple[tuple[str, Any], ...]) -> Call
     return jax.jit(partial(primitive.bind, **dict(params)))
 
 
-def _define_linear(
-    name: str,
-    shape: Callable[..., Any],
-    lowering: Callable[..., Array],
-    dims: str,
-    transpose: Callable[..., Any],
-) -> Primitive:
-    primitive = _define(name, shape, lowering, dims)
-    ad.primitive_jvps[primitive] = partial(_linear_jvp, primitive)
-    ad.primitive_transposes[primitive] = transpose
-    return primitive
+def _differentiate(
+    primitive: Primitive, jvp: Callable[..., Any], transpose: Callable[..., Any] | None = None
+) -> None:
+    ad.primitive_jvps[primitive] = jvp
+    if transpose is not None:
+        ad.primitive_transposes[primitive] = partial(_unless_zero, transpose)
 
 
-sum_p = _define_linear("sum", partial(_reduced, None), _sum_lowering, "nn->s", _sum_transpose)
-dot_p = _define_linear("dot", partial(_reduced, 1), _dot_lowering, "nnn->s", _dot_transpose)
-outer_p = _define_linear("outer", partial(_reduced, 9), _outer_lowering, "nnn->s", _outer_transpose)
-gather_p = _define_linear("gather", _spread, _gather_lowering, "sn->n", _gather_transpose)
-mul_p = _define_linear("mul", _spread, _mul_lowering, "nsn->n", _mul_transpose)
-matvec_p = _define_linear("matvec", _spread, _matvec_lowering, "nsn->n", _matvec_transpose)
+def _unless_zero(transpose: Callable[..., Any], ct: Any, *operands: Any, **params: Any) -> Any:
+    if isinstance(ct, ad.Zero):
+        return [None] * len(operands)
+    return transpose(ct, *operands, **params)
 
+
+sum_p = _define("sum", partial(_reduced, None), _sum_lowering, "nn->s")
+gather_p = _define("gather", _spread, _gather_lowering, "sn->n")
 rms_p = _define("rms", partial(_reduced, 1), _rms_lowering, "nn->s")
-ad.primitive_jvps[rms_p] = _rms_jvp
 
-div_p = _define("div", _spread, _div_lowering, "nsn->n")
-ad.primitive_jvps[div_p] = _div_jvp
-ad.primitive_transposes[div_p] = _div_transpose
+_differentiate(sum_p, partial(_linear_jvp, sum_p), _sum_transpose)
+_differentiate(gather_p, partial(_linear_jvp, gather_p), _gather_transpose)
+_differentiate(rms_p, _rms_jvp)
+
+dot_p = _define("dot", partial(_reduced, 1), partial(_reducing, "dot"), "(nn)*n->s")
+mul_p = _define("mul", _spread, partial(_broadcasting, "mul"), "(ns)*n->n")
+
+_differentiate(dot_p, partial(_product_jvp, dot_p), partial(_reduction_transpose, mul_p, _same))
+_differentiate(
+    mul_p, partial(_product_jvp, mul_p), partial(_broadcast_transpose, mul_p, dot_p, _same)
+)
+
+outer_p = _define("outer", partial(_reduced, 9), partial(_reducing, "outer"), "(nn)*n->s")
+matvec_p = _define("matvec", _spread, partial(_broadcasting, "matvec"), "(ns)*n->n")
+
+_differentiate(
+    outer_p,
+    partial(_product_jvp, outer_p),
+    partial(_reduction_transpose, matvec_p, _matrix_transpose),
+)
+_differentiate(
+    matvec_p,
+    partial(_product_jvp, matvec_p),
+    partial(_broadcast_transpose, matvec_p, outer_p, _matrix_transpose),
+)
+
+unit_dot_p = _define("unit_dot", partial(_reduced, 1), partial(_reducing, "unit_dot"), "(nn)*sn->s")
+unit_mul_p = _define("unit_mul", _spread, partial(_broadcasting, "unit_mul"), "(ns)*sn->n")
+
+_differentiate(unit_dot_p, _unit_dot_jvp, partial(_reduction_transpose, unit_mul_p, _same))
+_differentiate(
+    unit_mul_p, _unit_mul_jvp, partial(_broadcast_transpose, unit_mul_p, unit_dot_p, _same)
+)

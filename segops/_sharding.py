@@ -24,12 +24,15 @@ ROWS, SEGMENTS = "n", "s"
 def partitioned(rule: Callable[..., Array], dims: str) -> Callable[..., Array]:
     """Return ``rule(*operands, axes=..., **params)`` made to follow the sharding of its operands.
 
-    ``dims`` names the second axis of each operand and of the result, such as ``"nsn->n"``: ``n`` for
-    rows, ``s`` for segments. ``axes`` tells the rule over which mesh axes its rows are sharded.
+    ``dims`` names the second axis of each operand and of the result, such as ``"(ns)*n->n"``: ``n``
+    for rows, ``s`` for segments, parentheses for a part that repeats as often as there are operands.
+    ``axes`` tells the rule over which mesh axes its rows are sharded.
     """
-    sources, result = dims.split("->")
+    inputs, result = dims.split("->")
+    pair, _, last = inputs.removeprefix("(").rpartition(")*")
 
     def run(*operands: Array, **params: Any) -> Array:
+        sources = pair * ((len(operands) - len(last)) // 2) + last
         local = partial(rule, **params)
         call = custom_partitioning(lambda *whole: local(*whole, axes=()))
         call.def_partition(
@@ -61,6 +64,7 @@ def _partition(
         return NamedSharding(mesh, PartitionSpec(first or None, second or None))
 
     arguments = tuple(sharding(a, dim) for a, dim in zip(operands, sources, strict=True))
+
     def shard(*parts: Array) -> Array:
         # A shard is by itself: a mesh with explicit axes would have its types checked inside.
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
@@ -98,11 +102,11 @@ def _factors(sources: str, result: str, operands: Sequence[Array]) -> str:
         first = "b" if length == batch else f"b{k}"
         return " ".join([first, dim, f"w{k}"][:ndim])
 
-    inputs = [
+    factors = [
         named(k, dim, a.shape[0], a.ndim)
         for k, (dim, a) in enumerate(zip(sources, operands, strict=True))
     ]
-    return f"{', '.join(inputs)} -> {named(len(inputs), result, batch, 3)}"
+    return f"{', '.join(factors)} -> {named(len(factors), result, batch, 3)}"
 
 
 def combine(finish: str, part: Array, count: Callable[[], Array], axes: Axes) -> Array:

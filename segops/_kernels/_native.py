@@ -26,7 +26,22 @@ def share(device: Any, batch: int, items: int) -> int:
     return max(1, -(-batch * items // _MOST_THREADS))
 
 
-def named(launch: Callable[..., None], kind: str, dtype: str) -> Callable[..., None]:
-    """Name a launcher after its case: JAX knows it by that name, in every process the same."""
+def module(name: str) -> Any:
+    """Return the Warp module of that name in this package; each is compiled by itself when needed.
+
+    Products are not fused with additions: TwoSum relies on each rounding, and results must not
+    depend on which route the compiler fused.
+    """
+    warp_module = wp.get_module(f"{__package__}.{name}")
+    wp.set_module_options({"enable_backward": False, "fuse_fp": False}, warp_module)
+    return warp_module
+
+
+def launcher(launch: Callable[..., None], kind: str, dtype: str, warp_module: Any) -> Any:
+    """Name a launcher after its case and its Warp module.
+
+    JAX knows it by that name, in every process the same; `warp.jax_callable` loads that module.
+    """
     launch.__name__ = launch.__qualname__ = f"{launch.__name__}_{kind}_{dtype}"
+    launch.__module__ = warp_module.name
     return launch

@@ -5,81 +5,130 @@ rows of each segment.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from string import Template
 
 import warp as wp
 
-from segops._kernels._native import CPP, DTYPES, POINTERS, named, share
+from segops._kernels._native import CPP, DTYPES, POINTERS, launcher, module, share
 
-wp.set_module_options({"enable_backward": False})
 
-# Entry k of a result row from the labelled row x and the segment's row y; widths of x, y and out.
+@dataclass(frozen=True)
+class Broadcast:
+    """Entry k of a result row, from the labelled rows x and p and their segment's rows y, q and r.
+
+    Entries are formed in float64 and rounded once; ``width`` and ``segment_width`` are those of a
+    labelled and of a segment's row. ``over`` divides each product by r, and gives 0 where r is 0.
+    ``X`` and ``Y`` read an entry of either; one of them is where the division happens.
+    """
+
+    entry: str
+    segment_width: int
+    width: int = 3
+    over: bool = False
+
+
+_MUL = "X(x, k) * Y(y, 0)"
+_MATVEC = "X(x, 0) * Y(y, k) + X(x, 1) * Y(y, 3 + k) + X(x, 2) * Y(y, 6 + k)"
+
+
+def _twice(entry: str) -> str:
+    return f"{entry} + {entry.replace('(y,', '(q,').replace('(x,', '(p,')}"
+
+
 BROADCASTS = {
-    "gather1": ("y[k]", (0, 1, 1)),
-    "gather3": ("y[k]", (0, 3, 3)),
-    "mul": ("x[k] * y[0]", (3, 1, 3)),
-    "div": ("y[0] == T(0) ? T(0) : x[k] / y[0]", (3, 1, 3)),
-    "matvec": (
-        "T(double(x[0]) * y[k] + double(x[1]) * y[3 + k] + double(x[2]) * y[6 + k])",
-        (3, 9, 3),
-    ),
+    "gather1": Broadcast("y[k]", 1, width=1),
+    "gather3": Broadcast("y[k]", 3),
+    "mul1": Broadcast(_MUL, 1),
+    "mul2": Broadcast(_twice(_MUL), 1),
+    "unit_mul1": Broadcast(_MUL, 1, over=True),
+    "unit_mul2": Broadcast(_twice(_MUL), 1, over=True),
+    "matvec1": Broadcast(_MATVEC, 9),
+    "matvec2": Broadcast(_twice(_MATVEC), 9),
 }
 
 _ROWS = """
 using T = $T;
+constexpr int W = $W, WS = $WS;
 $POINTERS
 const int segments = y.shape[1];
 const int* id = rows(ids, 1);
-const T* xs = rows(x, $X);
-const T* ys = rows(y, $Y);
-T* result = out.data + (size_t)b * out.shape[1] * $OUT;
+const T* xs = rows(x, W);
+const T* ps = rows(p, W);
+const T* ys = rows(y, WS);
+const T* qs = rows(q, WS);
+const T* over = rows(r, 1);
+T* result = out.data + (size_t)b * out.shape[1] * W;
 for (int i = start; i < stop; ++i) {
-    T* to = result + (size_t)i * $OUT;
-    if ((unsigned)id[i] < (unsigned)segments) {
-        const T* x = xs + (size_t)i * $X;
-        const T* y = ys + (size_t)id[i] * $Y;
-        for (int k = 0; k < $OUT; ++k) to[k] = $ENTRY;
-    } else {
-        for (int k = 0; k < $OUT; ++k) to[k] = T(0);
+    T* to = result + (size_t)i * W;
+    const int s = id[i];
+    const double r = (unsigned)s < (unsigned)segments ? $DIVISOR : 0.0;
+    if (r == 0.0) {
+        for (int k = 0; k < W; ++k) to[k] = T(0);
+        continue;
     }
+    auto X = [r](const T* row, int k) { return $LABELLED; };
+    auto Y = [r](const T* row, int k) { return $SEGMENT; };
+    const T *x = xs + (size_t)i * W, *p = ps + (size_t)i * W;
+    const T *y = ys + (size_t)s * WS, *q = qs + (size_t)s * WS;
+    for (int k = 0; k < W; ++k) to[k] = T($ENTRY);
 }
 """
 
 
 def _body(kind: str, dtype: str) -> str:
-    entry, (x, y, out) = BROADCASTS[kind]
+    form = BROADCASTS[kind]
     return Template(_ROWS).substitute(
-        T=CPP[dtype], POINTERS=POINTERS, X=x, Y=y, OUT=out, ENTRY=entry
+        T=CPP[dtype],
+        W=form.width,
+        WS=form.segment_width,
+        POINTERS=POINTERS,
+        ENTRY=form.entry,
+        LABELLED=f"double(row[k]){' / r' if form.over and dtype == 'float64' else ''}",
+        SEGMENT=f"double(row[k]){' / r' if form.over and dtype == 'float32' else ''}",
+        DIVISOR="double(over[s])" if form.over else "1.0",
     )
 
 
 def _make_broadcast(kind: str, dtype: str) -> Callable[..., None]:
+    broadcast_module = module(f"broadcast_{dtype}")
     rows = wp.array3d(dtype=DTYPES[dtype])
     labels = wp.array2d(dtype=wp.int32)
 
     @wp.func_native(_body(kind, dtype))
     def broadcast_rows(
-        x: rows, y: rows, ids: labels, out: rows, b: int, start: int, stop: int
+        x: rows,
+        y: rows,
+        p: rows,
+        q: rows,
+        r: rows,
+        ids: labels,
+        out: rows,
+        b: int,
+        start: int,
+        stop: int,
     ): ...
 
-    @wp.kernel
-    def broadcast(x: rows, y: rows, ids: labels, out: rows, each: int):
+    @wp.kernel(module=broadcast_module)
+    def broadcast(x: rows, y: rows, p: rows, q: rows, r: rows, ids: labels, out: rows, each: int):
         b, chunk = wp.tid()
         stop = wp.min((chunk + 1) * each, out.shape[1])
-        broadcast_rows(x, y, ids, out, b, chunk * each, stop)
+        broadcast_rows(x, y, p, q, r, ids, out, b, chunk * each, stop)
 
-    def launch_broadcast(x: rows, y: rows, ids: labels, out: rows) -> None:
+    def launch_broadcast(
+        x: rows, y: rows, p: rows, q: rows, r: rows, ids: labels, out: rows
+    ) -> None:
         batch, length, _ = out.shape
         each = share(out.device, batch, length)
         wp.launch(
             broadcast,
             dim=(batch, -(-length // each)),
-            inputs=[x, y, ids],
+            inputs=[x, y, p, q, r, ids],
             outputs=[out, each],
             device=out.device,
         )
 
-    return named(launch_broadcast, kind, dtype)
+    return launcher(launch_broadcast, kind, dtype, broadcast_module)
 
 
 launch_broadcast = {
@@ -87,7 +136,10 @@ launch_broadcast = {
 }
 
 
-@wp.kernel
+_count_module = module("count")
+
+
+@wp.kernel(module=_count_module)
 def count(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32), each: int):
     b, chunk = wp.tid()
     for i in range(chunk * each, wp.min((chunk + 1) * each, ids.shape[1])):
@@ -95,11 +147,25 @@ def count(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32), each
             wp.atomic_add(out, b, ids[b, i], 1)
 
 
-def launch_count(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32)) -> None:
-    """Count the rows of each segment. Integer additions give the same counts in any order."""
+@wp.kernel(module=_count_module)
+def count_runs(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32)):
+    b, s = wp.tid()
+    out[b, s] = wp.lower_bound(ids[b], s + 1) - wp.lower_bound(ids[b], s)
+
+
+def _launch_count(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32)) -> None:
     batch, length = ids.shape
     each = share(out.device, batch, length)
     out.zero_()
     wp.launch(
         count, dim=(batch, -(-length // each)), inputs=[ids], outputs=[out, each], device=out.device
     )
+
+
+def _launch_count_runs(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32)) -> None:
+    wp.launch(count_runs, dim=out.shape, inputs=[ids], outputs=[out], device=out.device)
+
+
+# Integer additions give the same counts in any order.
+launch_count = launcher(_launch_count, "rows", "int32", _count_module)
+launch_count_runs = launcher(_launch_count_runs, "rows", "int32", _count_module)

@@ -19,46 +19,57 @@ from string import Template
 
 import warp as wp
 
-from segops._kernels._native import CPP, DTYPES, POINTERS, named, share
-
-wp.set_module_options({"enable_backward": False})
+from segops._kernels._native import CPP, DTYPES, POINTERS, launcher, module, share
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What a row adds to each accumulator, in its entries x0, x1, ... and y0, y1, ...
+    """What a row adds to each accumulator, in its entries x0, x1, ..., y0, ..., p0, ..., q0, ...
 
-    ``finish`` says what becomes of a sum: itself, the ``mean`` or the ``root`` of the mean.
+    ``finish`` says what becomes of a sum: itself, the ``mean`` or the ``root`` of the mean. ``over``
+    divides the entries of x and p by the segment's r, and gives 0 where r is 0.
     """
 
     terms: tuple[str, ...]
     width: int = 3
     finish: str = "sum"
+    over: bool = False
 
 
+_ONE = ("x0",)
+_THREE = ("x0", "x1", "x2")
 _DOT = ("x0 * y0 + x1 * y1 + x2 * y2",)
+_DOT2 = (f"{_DOT[0]} + p0 * q0 + p1 * q1 + p2 * q2",)
 _OUTER = tuple(f"x{a} * y{b}" for a in range(3) for b in range(3))
+_OUTER2 = tuple(f"x{a} * y{b} + p{a} * q{b}" for a in range(3) for b in range(3))
 
 REDUCTIONS = {
-    "sum1": Reduction(("x0",), width=1),
-    "sum3": Reduction(("x0", "x1", "x2")),
-    "mean1": Reduction(("x0",), width=1, finish="mean"),
-    "mean3": Reduction(("x0", "x1", "x2"), finish="mean"),
-    "dot": Reduction(_DOT),
-    "dot_mean": Reduction(_DOT, finish="mean"),
-    "outer": Reduction(_OUTER),
+    "sum1": Reduction(_ONE, width=1),
+    "sum3": Reduction(_THREE),
+    "mean1": Reduction(_ONE, width=1, finish="mean"),
+    "mean3": Reduction(_THREE, finish="mean"),
+    "dot1": Reduction(_DOT),
+    "dot2": Reduction(_DOT2),
+    "dot_mean1": Reduction(_DOT, finish="mean"),
+    "dot_mean2": Reduction(_DOT2, finish="mean"),
+    "unit_dot_mean1": Reduction(_DOT, finish="mean", over=True),
+    "unit_dot_mean2": Reduction(_DOT2, finish="mean", over=True),
+    "outer1": Reduction(_OUTER),
+    "outer2": Reduction(_OUTER2),
     "rms": Reduction(("x0 * x0 + x1 * x1 + x2 * x2",), finish="root"),
 }
 
 _PRELUDE = """
 using T = $T;
 constexpr int K = $K, W = $W;
-$ACCUMULATOR
 $POINTERS
 const int n = ids.shape[1], segments = out.shape[1];
 const int* id = rows(ids, 1);
 const T* xs = rows(x, W);
 const T* ys = rows(y, W);
+const T* ps = rows(p, W);
+const T* qs = rows(q, W);
+const T* over = rows(r, 1);
 T* result = out.data + (size_t)b * segments * K;
 """
 
@@ -67,7 +78,7 @@ struct Sums {
     double hi[K] = {};
     int count = 0;
 };
-auto add = [](Sums& a, const T* x, const T* y) {
+auto add = [](Sums& a, const T* x, const T* y, const T* p, const T* q, double r) {
     $ADDS
 };
 auto again = [](Sums&) { return false; };
@@ -89,7 +100,7 @@ auto plus = [](Sums& a, int k, double term) {
     a.lo[k] += (a.hi[k] - (sum - part)) + (term - part);
     a.hi[k] = sum;
 };
-auto add = [plus](Sums& a, const T* x, const T* y) {
+auto add = [plus](Sums& a, const T* x, const T* y, const T* p, const T* q, double r) {
     $ADDS
 };
 auto again = [](Sums& a) {
@@ -109,10 +120,17 @@ auto unscale = [](const Sums& a, int k, double value) { return value / a.scale[k
 """
 
 _STORE = """
-auto store = [total, unscale](const Sums& a, T* to) {
+auto add_rows = [=](Sums& a, int from, int to, const int* place, double r) {
+    for (int i = from; i < to; ++i) {
+        const size_t at = (size_t)(place ? place[i] : i) * W;
+        add(a, xs + at, ys + at, ps + at, qs + at, r);
+    }
+    a.count += to - from;
+};
+auto store = [total, unscale](const Sums& a, T* to, double r) {
     for (int k = 0; k < K; ++k) {
         const double sum = total(a, k);
-        to[k] = a.count == 0 ? T(0) : T(unscale(a, k, $FINISH));
+        to[k] = a.count == 0 || r == 0 ? T(0) : T(unscale(a, k, $FINISH));
     }
 };
 """
@@ -125,20 +143,16 @@ auto first = [id](int lo, int hi, int s) {
     }
     return lo;
 };
-const bool ordered = order.shape[1] > 0;
-const int* place = rows(order, 1);
+const int* place = order.shape[1] > 0 ? rows(order, 1) : nullptr;
 int begin = first(0, n, start);
 for (int s = start; s < stop; ++s) {
     int near = begin, step = 1;
     while (near + step < n && id[near + step] <= s) { near += step; step *= 2; }
     const int end = first(near, near + step < n ? near + step : n, s + 1);
+    const double r = $DIVISOR;
     Sums sums;
-    do {
-        if (ordered) for (int i = begin; i < end; ++i) add(sums, xs + (size_t)place[i] * W, ys + (size_t)place[i] * W);
-        else for (int i = begin; i < end; ++i) add(sums, xs + (size_t)i * W, ys + (size_t)i * W);
-        sums.count = end - begin;
-    } while (again(sums));
-    store(sums, result + (size_t)s * K);
+    do add_rows(sums, begin, end, place, r); while (again(sums));
+    store(sums, result + (size_t)s * K, r);
     begin = end;
 }
 """
@@ -152,8 +166,7 @@ auto walk = [=](auto wanted) {
         for (end = i + 1; end < n && id[end] == s;) ++end;
         if ((unsigned)s >= (unsigned)segments || !wanted(all[s])) continue;
         Sums sums = all[s];
-        for (int row = i; row < end; ++row) add(sums, xs + (size_t)row * W, ys + (size_t)row * W);
-        sums.count += end - i;
+        add_rows(sums, i, end, nullptr, $DIVISOR);
         all[s] = sums;
     }
 };
@@ -161,54 +174,58 @@ walk([](const Sums&) { return true; });
 bool repeat = false;
 for (int s = 0; s < segments; ++s) repeat |= again(all[s]);
 if (repeat) walk(pending);
-for (int s = 0; s < segments; ++s) store(all[s], result + (size_t)s * K);
+for (int s = 0; s < segments; ++s) store(all[s], result + (size_t)s * K, $DIVISOR);
 """
 
-_FINISH = {
-    "sum": "sum",
-    "mean": "sum / a.count",
-    "root": "sqrt(sum / a.count)",
-}
+_FINISH = {"sum": "sum", "mean": "sum / a.count", "root": "sqrt(sum / a.count)"}
 
 # Where a float64 sum is trusted, and the scales of the second pass beyond it.
 _RANGE = {"LARGEST": "INFINITY", "SHRINK": "0x1p-64", "SMALLEST": "-INFINITY", "GROW": "1.0"}
-_ROOT_RANGE = {"LARGEST": "0x1p900", "SHRINK": "0x1p-600", "SMALLEST": "0x1p-900", "GROW": "0x1p600"}
+_ROOT_RANGE = {
+    "LARGEST": "0x1p900",
+    "SHRINK": "0x1p-600",
+    "SMALLEST": "0x1p-900",
+    "GROW": "0x1p600",
+}
 
 
-_ENTRY = re.compile(r"([xy])(\d)")
+_ENTRY = re.compile(r"([xypq])(\d)")
 
 
-def _adds(terms: tuple[str, ...], dtype: str) -> str:
+def _adds(reduction: Reduction, dtype: str) -> str:
     """Return the C++ that adds a row's terms, each product by itself where it is compensated."""
     if dtype == "float32":
-        wide = [_ENTRY.sub(r"double(\1[\2])", term) for term in terms]
+        wide = [_ENTRY.sub(r"double(\1[\2])", term) for term in reduction.terms]
         return "\n    ".join(f"a.hi[{k}] += {term};" for k, term in enumerate(wide))
     return "\n    ".join(
-        f"plus(a, {k}, {_ENTRY.sub(partial(_scaled, k), part)});"
-        for k, term in enumerate(terms)
+        f"plus(a, {k}, {_ENTRY.sub(partial(_scaled, reduction.over, k), part)});"
+        for k, term in enumerate(reduction.terms)
         for part in term.split(" + ")
     )
 
 
-def _scaled(k: int, entry: re.Match[str]) -> str:
+def _scaled(over: bool, k: int, entry: re.Match[str]) -> str:
     name, index = entry.groups()
-    return f"(x[{index}] * a.scale[{k}])" if name == "x" else f"y[{index}]"
+    if name in "yq":
+        return f"{name}[{index}]"
+    return f"({name}[{index}]{' / r' if over else ''} * a.scale[{k}])"
 
 
 def _body(kind: str, dtype: str, route: str) -> str:
     reduction = REDUCTIONS[kind]
-    accumulator = Template(_WIDER if dtype == "float32" else _COMPENSATED).substitute(
-        ADDS=_adds(reduction.terms, dtype),
-        **(_ROOT_RANGE if reduction.finish == "root" else _RANGE),
-    )
-    prelude = Template(_PRELUDE).substitute(
+    wide = dtype == "float32"
+    finish = _FINISH[reduction.finish] + (" / r" if reduction.over and wide else "")
+    text = _PRELUDE + (_WIDER if wide else _COMPENSATED) + _STORE + route
+    return Template(text).substitute(
         T=CPP[dtype],
         K=len(reduction.terms),
         W=reduction.width,
-        ACCUMULATOR=accumulator,
         POINTERS=POINTERS,
+        ADDS=_adds(reduction, dtype),
+        FINISH=finish,
+        DIVISOR="over[s]" if reduction.over else "1.0",
+        **(_ROOT_RANGE if reduction.finish == "root" else _RANGE),
     )
-    return prelude + Template(_STORE).substitute(FINISH=_FINISH[reduction.finish]) + route
 
 
 def scratch_words(kind: str, dtype: str) -> int:
@@ -218,58 +235,94 @@ def scratch_words(kind: str, dtype: str) -> int:
 
 
 def _make_runs(kind: str, dtype: str) -> Callable[..., None]:
+    runs_module = module(f"reduce_runs_{dtype}")
     rows = wp.array3d(dtype=DTYPES[dtype])
     labels = wp.array2d(dtype=wp.int32)
 
     @wp.func_native(_body(kind, dtype, _RUNS))
     def reduce_runs(
-        x: rows, y: rows, ids: labels, order: labels, out: rows, b: int, start: int, stop: int
+        x: rows,
+        y: rows,
+        p: rows,
+        q: rows,
+        r: rows,
+        ids: labels,
+        order: labels,
+        out: rows,
+        b: int,
+        start: int,
+        stop: int,
     ): ...
 
-    @wp.kernel
-    def runs(x: rows, y: rows, ids: labels, order: labels, out: rows, each: int):
+    @wp.kernel(module=runs_module)
+    def runs(
+        x: rows,
+        y: rows,
+        p: rows,
+        q: rows,
+        r: rows,
+        ids: labels,
+        order: labels,
+        out: rows,
+        each: int,
+    ):
         b, chunk = wp.tid()
         stop = wp.min((chunk + 1) * each, out.shape[1])
-        reduce_runs(x, y, ids, order, out, b, chunk * each, stop)
+        reduce_runs(x, y, p, q, r, ids, order, out, b, chunk * each, stop)
 
-    def launch_runs(x: rows, y: rows, ids: labels, order: labels, out: rows) -> None:
+    def launch_runs(
+        x: rows, y: rows, p: rows, q: rows, r: rows, ids: labels, order: labels, out: rows
+    ) -> None:
         batch, segments, _ = out.shape
         each = share(out.device, batch, segments)
         wp.launch(
             runs,
             dim=(batch, -(-segments // each)),
-            inputs=[x, y, ids, order],
+            inputs=[x, y, p, q, r, ids, order],
             outputs=[out, each],
             device=out.device,
         )
 
-    return named(launch_runs, kind, dtype)
+    return launcher(launch_runs, kind, dtype, runs_module)
 
 
 def _make_scatter(kind: str, dtype: str) -> Callable[..., None]:
+    scatter_module = module(f"reduce_scatter_{dtype}")
     rows = wp.array3d(dtype=DTYPES[dtype])
     labels = wp.array2d(dtype=wp.int32)
     words = wp.array3d(dtype=wp.int32)
 
     @wp.func_native(_body(kind, dtype, _SCATTER))
     def reduce_scatter(
-        x: rows, y: rows, ids: labels, out: rows, scratch: words, b: int
+        x: rows,
+        y: rows,
+        p: rows,
+        q: rows,
+        r: rows,
+        ids: labels,
+        out: rows,
+        scratch: words,
+        b: int,
     ): ...
 
-    @wp.kernel
-    def scatter(x: rows, y: rows, ids: labels, out: rows, scratch: words):
-        reduce_scatter(x, y, ids, out, scratch, wp.tid())
+    @wp.kernel(module=scatter_module)
+    def scatter(
+        x: rows, y: rows, p: rows, q: rows, r: rows, ids: labels, out: rows, scratch: words
+    ):
+        reduce_scatter(x, y, p, q, r, ids, out, scratch, wp.tid())
 
-    def launch_scatter(x: rows, y: rows, ids: labels, out: rows, scratch: words) -> None:
+    def launch_scatter(
+        x: rows, y: rows, p: rows, q: rows, r: rows, ids: labels, out: rows, scratch: words
+    ) -> None:
         wp.launch(
             scatter,
             dim=out.shape[0],
-            inputs=[x, y, ids],
+            inputs=[x, y, p, q, r, ids],
             outputs=[out, scratch],
             device=out.device,
         )
 
-    return named(launch_scatter, kind, dtype)
+    return launcher(launch_scatter, kind, dtype, scatter_module)
 
 
 _CASES = [(kind, dtype) for kind in REDUCTIONS for dtype in DTYPES]
