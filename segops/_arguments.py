@@ -164,8 +164,8 @@ def check_segment_ids(
     """Raise if an id is out of range or, where ids are promised sorted, out of order.
 
     The operations drop ids out of range and take a promise of order at its word. This looks at the
-    values, on the host, so it cannot be used on traced arrays. ``SEGOPS_CHECK=1`` in the environment
-    makes each operation call it on ids that are not traced.
+    values, on the host, so it cannot be used on traced arrays. ``SEGOPS_CHECK=1`` in the
+    environment makes each operation call it on ids that are not traced.
 
     Parameters
     ----------
@@ -185,10 +185,10 @@ def check_segment_ids(
     --------
     >>> import segops
     >>> segops.check_segment_ids([0, 0, 1], 2, indices_are_sorted=True)
-    >>> segops.check_segment_ids([0, 5, 1], 2)
+    >>> segops.check_segment_ids([0, 5], 2)
     Traceback (most recent call last):
     ...
-    segops._errors.SegmentIdError: `idx[1]` is 5, outside [0, 2); drop the row or raise `num_segments`.
+    segops._errors.SegmentIdError: `idx[1]` is 5, outside [0, 2); drop it or raise `num_segments`.
     """
     array = np.asarray(idx)
     outside = (array < 0) | (array >= num_segments)
@@ -196,7 +196,7 @@ def check_segment_ids(
         at = int(outside.argmax())
         raise SegmentIdError(
             "idx",
-            f"`idx[{at}]` is {array[at]}, outside [0, {num_segments}); drop the row or raise"
+            f"`idx[{at}]` is {array[at]}, outside [0, {num_segments}); drop it or raise"
             " `num_segments`.",
             at,
         )
@@ -205,7 +205,7 @@ def check_segment_ids(
         at = int(falls.argmax()) + 1
         raise SegmentIdError(
             "idx",
-            f"`idx[{at}]` is {array[at]} after {array[at - 1]}, but `indices_are_sorted=True` promises"
-            " ascending order; sort the rows by `idx` or withdraw the promise.",
+            f"`idx[{at}]` is {array[at]} after {array[at - 1]}, but `indices_are_sorted=True`"
+            " promises ascending order; sort the rows by `idx` or withdraw the promise.",
             at,
         )

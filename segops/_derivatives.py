@@ -130,7 +130,7 @@ def hvp(
     -------
     dict of str to jax.Array
         For each differentiable argument by name, an array of its shape. Mixed derivatives are
-        included: for a bilinear operation the tangent of one argument gives the result of the other.
+        included: in a bilinear operation the tangent of one argument gives the other's result.
 
     Raises
     ------

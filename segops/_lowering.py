@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from jax._src import dispatch
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from segops._kernels import broadcast, reduce
+from segops._kernels import broadcast, count, reduce
 from segops._sharding import Axes, combine, partitioned
 
 Array = jax.Array
@@ -43,8 +43,8 @@ def reduce_rows(
         part = _runs(kind, rows, idx, jnp.zeros((1, 0), jnp.int32), num_segments)
     else:
         part = _runs(kind, rows, *_sorted(idx), num_segments)
-    count = partial(count_rows, idx, num_segments, indices_are_sorted)
-    return combine(finish, part, count, axes)
+    counted = partial(count_rows, idx, num_segments, indices_are_sorted)
+    return combine(finish, part, counted, axes)
 
 
 def _runs(kind: str, rows: Sequence[Array], idx: Array, order: Array, num_segments: int) -> Array:
@@ -81,7 +81,7 @@ def broadcast_rows(kind: str, rows: Sequence[Array], idx: Array) -> Array:
 
 def count_rows(idx: Array, num_segments: int, indices_are_sorted: bool, axes: Axes = ()) -> Array:
     """Lower the count of each segment's rows."""
-    launch = broadcast.launch_count_runs if indices_are_sorted else broadcast.launch_count
+    launch = count.launch_runs if indices_are_sorted else count.launch_scatter
     (result,) = _call(launch, {"out": (idx.shape[0], num_segments)}, idx)
     return jax.lax.psum(result, axes) if axes else result
 
@@ -133,9 +133,11 @@ def manual_axes(x: Array) -> frozenset[str]:
     return frozenset(kind.varying) if kind is not None else frozenset()
 
 
-def _call(launch: Callable[..., None], dims: dict[str, tuple[int, ...]], *operands: Array) -> Any:
+def _call(
+    launch: Callable[..., None], dims: Mapping[str, tuple[int, ...]], *operands: Array
+) -> Any:
     with _quiet():
-        return _callable(launch, len(dims))(*operands, output_dims=dims)
+        return _callable(launch, len(dims))(*operands, output_dims=dict(dims))
 
 
 @cache

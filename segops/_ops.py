@@ -28,7 +28,7 @@ def segmented_sum(
     x : array_like, shape (N,) or (N, 3), float32 or float64
         Rows.
     idx : array_like of int, shape (N,)
-        The segment of each row, in any order. Rows with ids outside ``[0, num_segments)`` are dropped.
+        The segment of each row, in any order. Ids outside ``[0, num_segments)`` are dropped.
     num_segments : int
         Number of segments; static under `jax.jit`.
     indices_are_sorted : bool
@@ -218,7 +218,8 @@ def segmented_mul(
     Examples
     --------
     >>> import jax.numpy as jnp, segops
-    >>> segops.segmented_mul(jnp.ones((2, 3)), jnp.array([2.0, 5.0]), jnp.array([1, -1]), 2).tolist()
+    >>> x, y, idx = jnp.ones((2, 3)), jnp.array([2.0, 5.0]), jnp.array([1, -1])
+    >>> segops.segmented_mul(x, y, idx, 2).tolist()
     [[5.0, 5.0, 5.0], [0.0, 0.0, 0.0]]
     """
     op = "segmented_mul"

@@ -13,9 +13,9 @@ With sums over the rows ``i`` with ``idx[i] == s``, of which there are ``n[s]``:
 The left column reduces, the right one broadcasts. Where ``r`` is 0 the unit products are 0. With
 ``mean`` set a product is also divided by ``n[s]``, which pairs a mean with its adjoint.
 
-``sum`` and ``gather`` are linear and each other's adjoint. Those that take pairs are linear in x and
-in y, and accept two pairs, whose products they add in one pass: that is what a product rule needs.
-Their transposes bind the family again:
+``sum`` and ``gather`` are linear and each other's adjoint. Those that take pairs are linear in x
+and in y, and accept two pairs, whose products they add in one pass: that is what a product rule
+needs. Their transposes bind the family again:
 
 ========  ============================  ============================
 of        in x                          in y
@@ -29,9 +29,9 @@ unit_mul  unit_mul(g, y; r)             unit_dot(x, g; r)
 ========  ============================  ============================
 
 The tangent of ``r = rms(x)`` is ``dr = mean of (x / r) . dx``, a unit_dot. In ``r`` itself,
-``d unit_dot = -unit_dot dr / r`` and ``d unit_mul(x, y; r) = unit_mul(x, -y dr / r; r)``, where only
-``dr / r`` is formed, and is 0 where ``r`` is 0. So no power of ``r`` beyond the first appears, and
-derivatives of every order are 0 at a norm of 0.
+``d unit_dot = -unit_dot dr / r`` and ``d unit_mul(x, y; r) = unit_mul(x, -y dr / r; r)``, where
+only ``dr / r`` is formed, and is 0 where ``r`` is 0. So no power of ``r`` beyond the first
+appears, and derivatives of every order are 0 at a norm of 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -182,7 +182,7 @@ def _reduction_transpose(
 def _broadcast_transpose(
     itself: Primitive, partner: Primitive, flip: Any, ct: Any, *operands: Any, **params: Any
 ) -> Any:
-    """Transpose a broadcasting product: itself in the rows, its reducing partner in the segments."""
+    """Transpose a broadcasting product: itself in the rows, its partner in the segments."""
     factors, rest = _split(operands)
     cts: list[Any] = []
     for x, y in _pairs(factors):

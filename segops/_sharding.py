@@ -1,4 +1,4 @@
-"""Rows sharded over a mesh under plain `jax.jit`: local work, then one reduction, no gather of rows.
+"""Rows sharded over a mesh under plain `jax.jit`: local work, one reduction, no gather of rows.
 
 A lowering is wrapped in `jax.experimental.custom_partitioning`. Rows, ids and the batch stay
 sharded as they come; segments are replicated. Each shard reduces its own rows and `combine` adds
@@ -24,8 +24,8 @@ ROWS, SEGMENTS = "n", "s"
 def partitioned(rule: Callable[..., Array], dims: str) -> Callable[..., Array]:
     """Return ``rule(*operands, axes=..., **params)`` made to follow the sharding of its operands.
 
-    ``dims`` names the second axis of each operand and of the result, such as ``"(ns)*n->n"``: ``n``
-    for rows, ``s`` for segments, parentheses for a part that repeats as often as there are operands.
+    ``dims`` names the second axis of each operand and of the result, such as ``"(ns)*n->n"``:
+    ``n`` for rows, ``s`` for segments, parentheses for what repeats to match the operands.
     ``axes`` tells the rule over which mesh axes its rows are sharded.
     """
     inputs, result = dims.split("->")
@@ -74,7 +74,7 @@ def _partition(
 
 
 def _sharded(operands: Sequence[Any], dim: int, mesh: Mesh) -> Axes:
-    """Return the mesh axes that split a dimension evenly, as the first operand that says so has it."""
+    """Return the mesh axes that split a dimension evenly, after the first operand that is split."""
     for a in operands:
         specs = getattr(a.sharding, "spec", ())
         spec = specs[dim] if len(specs) > dim else None
@@ -85,7 +85,7 @@ def _sharded(operands: Sequence[Any], dim: int, mesh: Mesh) -> Axes:
 
 
 def _flat_mesh(operands: Sequence[Any]) -> Mesh:
-    """Return a mesh of the devices at hand, for a computation that JAX gave none: all is replicated."""
+    """Return a mesh of the devices, for a computation that has none: all is replicated."""
     devices = sorted(operands[0].sharding.device_set, key=lambda device: device.id)
     return Mesh(devices, ("devices",))
 

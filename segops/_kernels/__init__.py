@@ -1,6 +1,6 @@
 """Warp kernels, one module a shape of work.
 
-Every array is batched: ``x`` and ``y`` are ``(B, N, W)`` or ``(B, S, W)``, ``ids`` is ``(B, N)``. An
-operand shared by the whole batch has a leading axis of one and is read in place. Each
-``launch_*`` function runs a kernel on Warp arrays and is what a JAX lowering calls.
+Every array is batched: rows are ``(B, N, W)``, segments ``(B, S, W)`` and ids ``(B, N)``. An
+operand shared by the whole batch has a leading axis of one and is read in place. The ``launch_*``
+functions, one a kind and dtype, run on Warp arrays and are what a JAX lowering calls.
 """

@@ -1,4 +1,4 @@
-"""What the kernels' native bodies share: floating dtypes, pointers to rows, threads' shares of work."""
+"""What the kernels share: floating dtypes, pointers to rows, Warp modules, shares of work."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +13,17 @@ CPP = {"float32": "float", "float64": "double"}
 POINTERS = """
 auto rows = [b](const auto& a, int width) {
     return a.data + (a.shape[0] == 1 ? 0 : (size_t)b * a.shape[1] * width);
+};
+"""
+
+# `first(lo, hi, s)` is the first place in [lo, hi) whose id is s or more, or hi; ids ascend.
+SEARCH = """
+auto first = [id](int lo, int hi, int s) {
+    while (lo < hi) {
+        const int mid = lo + (hi - lo) / 2;
+        if (id[mid] < s) lo = mid + 1; else hi = mid;
+    }
+    return lo;
 };
 """
 

@@ -1,7 +1,6 @@
 """Broadcasts: one result row per labelled row, from it and the row of its segment.
 
-A row whose id is out of range gets zeros, whatever its entries are. The same module counts the
-rows of each segment.
+A row whose id is out of range gets zeros, whatever its entries are.
 """
 
 from collections.abc import Callable
@@ -134,38 +133,3 @@ def _make_broadcast(kind: str, dtype: str) -> Callable[..., None]:
 launch_broadcast = {
     (kind, dtype): _make_broadcast(kind, dtype) for kind in BROADCASTS for dtype in DTYPES
 }
-
-
-_count_module = module("count")
-
-
-@wp.kernel(module=_count_module)
-def count(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32), each: int):
-    b, chunk = wp.tid()
-    for i in range(chunk * each, wp.min((chunk + 1) * each, ids.shape[1])):
-        if ids[b, i] >= 0 and ids[b, i] < out.shape[1]:
-            wp.atomic_add(out, b, ids[b, i], 1)
-
-
-@wp.kernel(module=_count_module)
-def count_runs(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32)):
-    b, s = wp.tid()
-    out[b, s] = wp.lower_bound(ids[b], s + 1) - wp.lower_bound(ids[b], s)
-
-
-def _launch_count(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32)) -> None:
-    batch, length = ids.shape
-    each = share(out.device, batch, length)
-    out.zero_()
-    wp.launch(
-        count, dim=(batch, -(-length // each)), inputs=[ids], outputs=[out, each], device=out.device
-    )
-
-
-def _launch_count_runs(ids: wp.array2d(dtype=wp.int32), out: wp.array2d(dtype=wp.int32)) -> None:
-    wp.launch(count_runs, dim=out.shape, inputs=[ids], outputs=[out], device=out.device)
-
-
-# Integer additions give the same counts in any order.
-launch_count = launcher(_launch_count, "rows", "int32", _count_module)
-launch_count_runs = launcher(_launch_count_runs, "rows", "int32", _count_module)

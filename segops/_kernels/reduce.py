@@ -19,15 +19,15 @@ from string import Template
 
 import warp as wp
 
-from segops._kernels._native import CPP, DTYPES, POINTERS, launcher, module, share
+from segops._kernels._native import CPP, DTYPES, POINTERS, SEARCH, launcher, module, share
 
 
 @dataclass(frozen=True)
 class Reduction:
     """What a row adds to each accumulator, in its entries x0, x1, ..., y0, ..., p0, ..., q0, ...
 
-    ``finish`` says what becomes of a sum: itself, the ``mean`` or the ``root`` of the mean. ``over``
-    divides the entries of x and p by the segment's r, and gives 0 where r is 0.
+    ``finish`` says what becomes of a sum: itself, the ``mean`` or the ``root`` of the mean.
+    ``over`` divides the entries of x and p by the segment's r, and gives 0 where r is 0.
     """
 
     terms: tuple[str, ...]
@@ -115,7 +115,10 @@ auto again = [](Sums& a) {
     return fresh.passes == 2;
 };
 auto pending = [](const Sums& a) { return a.passes == 2; };
-auto total = [](const Sums& a, int k) { return a.hi[k] - a.hi[k] == 0.0 ? a.hi[k] + a.lo[k] : a.hi[k]; };
+auto total = [](const Sums& a, int k) {
+    const bool finite = a.hi[k] - a.hi[k] == 0.0;
+    return finite ? a.hi[k] + a.lo[k] : a.hi[k];
+};
 auto unscale = [](const Sums& a, int k, double value) { return value / a.scale[k]; };
 """
 
@@ -135,14 +138,9 @@ auto store = [total, unscale](const Sums& a, T* to, double r) {
 };
 """
 
-_RUNS = """
-auto first = [id](int lo, int hi, int s) {
-    while (lo < hi) {
-        const int mid = lo + (hi - lo) / 2;
-        if (id[mid] < s) lo = mid + 1; else hi = mid;
-    }
-    return lo;
-};
+_RUNS = (
+    SEARCH
+    + """
 const int* place = order.shape[1] > 0 ? rows(order, 1) : nullptr;
 int begin = first(0, n, start);
 for (int s = start; s < stop; ++s) {
@@ -156,6 +154,7 @@ for (int s = start; s < stop; ++s) {
     begin = end;
 }
 """
+)
 
 _SCATTER = """
 Sums* all = reinterpret_cast<Sums*>(scratch.data + (size_t)b * segments * scratch.shape[2]);
