@@ -1,0 +1,135 @@
+"""From an answer of the service to arrays, or to the error that it stands for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+
+from segops_client._errors import (
+    ConnectionFailed,
+    InvalidAnswer,
+    Problem,
+    RequestTimeout,
+    SegopsError,
+    TransportError,
+    service_error,
+)
+from segops_client._retries import Outcome, retry_after
+from segops_client.wire import MEDIA_TYPES, Limits, WireError, unpackb
+
+_LIMITS = Limits(max_bytes=2**40)  # the answer is in memory already
+_SHOWN_OF_A_FOREIGN_ANSWER = 500
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a service says of itself; that it answers shows that it lives.
+
+    Attributes
+    ----------
+    ready
+        Whether it computes now.
+    detail
+        Why not, where it is not ready.
+    """
+
+    ready: bool
+    detail: str = ""
+
+
+def settle(outcome: Outcome) -> httpx.Response:
+    """Return a response that arrived, whatever its status, or raise."""
+    if isinstance(outcome, httpx.Response):
+        return outcome
+    raise _transport_error(outcome) from outcome
+
+
+def read_arrays(response: httpx.Response, want: Sequence[str]) -> dict[str, Any]:
+    """Return what was wanted from an answer, in arrays that are the caller's own."""
+    _raise_for_problem(response)
+    if _media_type(response) not in MEDIA_TYPES:
+        raise _foreign(response)
+    try:
+        answer = unpackb(response.content, limits=_LIMITS)
+    except WireError as error:
+        raise InvalidAnswer(f"the answer of {response.url} cannot be read: {error}") from error
+    if not isinstance(answer, dict) or answer.keys() != {*want}:
+        raise InvalidAnswer(f"the answer of {response.url} does not hold {', '.join(want)}")
+    return {name: _own(value) for name, value in answer.items()}
+
+
+def read_json(response: httpx.Response) -> dict[str, Any]:
+    """Return the map of a JSON answer."""
+    _raise_for_problem(response)
+    answer = _json(response)
+    if not isinstance(answer, dict):
+        raise _foreign(response)
+    return answer
+
+
+def read_health(response: httpx.Response) -> Health:
+    """Return what an answer to the readiness route says."""
+    if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        return Health(False, _problem(response).detail)
+    _raise_for_problem(response)
+    return Health(True)
+
+
+def _raise_for_problem(response: httpx.Response) -> None:
+    if not response.is_success:
+        raise service_error(_problem(response))
+
+
+def _transport_error(error: httpx.RequestError) -> SegopsError:
+    where = f"{error.request.method} {error.request.url}: {type(error).__name__}: {error}"
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+        return ConnectionFailed(where)
+    if isinstance(error, httpx.TimeoutException):
+        return RequestTimeout(where)
+    return TransportError(where)
+
+
+def _problem(response: httpx.Response) -> Problem:
+    document = _json(response)
+    if not isinstance(document, dict) or not isinstance(document.get("type"), str):
+        document = {"detail": response.text[:_SHOWN_OF_A_FOREIGN_ANSWER]}
+    field, position = document.get("field"), document.get("position")
+    return Problem(
+        status=response.status_code,
+        type=document.get("type", "about:blank"),
+        title=str(document.get("title", response.reason_phrase)),
+        detail=str(document.get("detail", "")),
+        field=field if isinstance(field, str) else None,
+        position=position if isinstance(position, int) else None,
+        retry_after=retry_after(response),
+    )
+
+
+def _json(response: httpx.Response) -> Any:
+    if not _media_type(response).endswith("json"):
+        return None
+    try:
+        return response.json()
+    except (ValueError, RecursionError):
+        return None
+
+
+def _media_type(response: httpx.Response) -> str:
+    content_type: str = response.headers.get("content-type", "")
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _foreign(response: httpx.Response) -> InvalidAnswer:
+    kind = _media_type(response) or "of no media type"
+    return InvalidAnswer(f"the answer of {response.url} is {kind}; is a segops service there?")
+
+
+def _own(value: Any) -> Any:
+    """Copy arrays out of the answer: aligned, writable, and without the rest of the answer."""
+    if isinstance(value, dict):
+        return {name: _own(array) for name, array in value.items()}
+    if not isinstance(value, np.ndarray):
+        raise InvalidAnswer(f"the answer holds a {type(value).__name__} where an array belongs")
+    return value.copy()
