@@ -16,7 +16,8 @@ auto rows = [b](const auto& a, int width) {
 };
 """
 
-# `first(lo, hi, s)` is the first place in [lo, hi) whose id is s or more, or hi; ids ascend.
+# For ids that ascend: `first(lo, hi, s)` is the first place in [lo, hi) whose id is s or more, or hi;
+# `run_end(begin, s)` is the end of the run of s that starts at begin, found by galloping.
 SEARCH = """
 auto first = [id](int lo, int hi, int s) {
     while (lo < hi) {
@@ -24,6 +25,11 @@ auto first = [id](int lo, int hi, int s) {
         if (id[mid] < s) lo = mid + 1; else hi = mid;
     }
     return lo;
+};
+auto run_end = [id, n, first](int begin, int s) {
+    int near = begin, step = 1;
+    while (near + step < n && id[near + step] <= s) { near += step; step *= 2; }
+    return first(near, near + step < n ? near + step : n, s + 1);
 };
 """
 

@@ -3,6 +3,7 @@
 A row whose id is out of range gets zeros, whatever its entries are.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from string import Template
@@ -18,7 +19,6 @@ class Broadcast:
 
     Entries are formed in float64 and rounded once; ``width`` and ``segment_width`` are those of a
     labelled and of a segment's row. ``over`` divides each product by r, and gives 0 where r is 0.
-    ``X`` and ``Y`` read an entry of either; one of them is where the division happens.
     """
 
     entry: str
@@ -27,17 +27,17 @@ class Broadcast:
     over: bool = False
 
 
-_MUL = "X(x, k) * Y(y, 0)"
-_MATVEC = "X(x, 0) * Y(y, k) + X(x, 1) * Y(y, 3 + k) + X(x, 2) * Y(y, 6 + k)"
+_MUL = "X(k) * Y[0]"
+_MATVEC = "X(0) * Y[k] + X(1) * Y[3 + k] + X(2) * Y[6 + k]"
 
 
 def _twice(entry: str) -> str:
-    return f"{entry} + {entry.replace('(y,', '(q,').replace('(x,', '(p,')}"
+    return f"{entry} + {entry.replace('X', 'P').replace('Y', 'Q')}"
 
 
 BROADCASTS = {
-    "gather1": Broadcast("y[k]", 1, width=1),
-    "gather3": Broadcast("y[k]", 3),
+    "gather1": Broadcast("Y[k]", 1, width=1),
+    "gather3": Broadcast("Y[k]", 3),
     "mul1": Broadcast(_MUL, 1),
     "mul2": Broadcast(_twice(_MUL), 1),
     "unit_mul1": Broadcast(_MUL, 1, over=True),
@@ -58,33 +58,40 @@ const T* ys = rows(y, WS);
 const T* qs = rows(q, WS);
 const T* over = rows(r, 1);
 T* result = out.data + (size_t)b * out.shape[1] * W;
+double divisor = 0.0, Y[WS], Q[WS];
+int last = ~id[start];
 for (int i = start; i < stop; ++i) {
-    T* to = result + (size_t)i * W;
     const int s = id[i];
-    const double r = (unsigned)s < (unsigned)segments ? $DIVISOR : 0.0;
-    if (r == 0.0) {
-        for (int k = 0; k < W; ++k) to[k] = T(0);
-        continue;
+    if (s != last) {
+        last = s;
+        divisor = (unsigned)s < (unsigned)segments ? $DIVISOR : 0.0;
+        for (int k = 0; k < WS && divisor != 0.0; ++k) {
+            Y[k] = double(ys[(size_t)s * WS + k])$SEGMENT;
+            Q[k] = double(qs[(size_t)s * WS + k])$SEGMENT;
+        }
     }
-    auto X = [r](const T* row, int k) { return $LABELLED; };
-    auto Y = [r](const T* row, int k) { return $SEGMENT; };
     const T *x = xs + (size_t)i * W, *p = ps + (size_t)i * W;
-    const T *y = ys + (size_t)s * WS, *q = qs + (size_t)s * WS;
-    for (int k = 0; k < W; ++k) to[k] = T($ENTRY);
+    T* to = result + (size_t)i * W;
+    for (int k = 0; k < W; ++k) to[k] = divisor == 0.0 ? T(0) : T($ENTRY);
 }
 """
 
 
+_LABELLED = re.compile(r"([XP])\((\w)\)")
+_DIVISION = {"float32": ("", " / divisor"), "float64": (" / divisor", "")}
+
+
 def _body(kind: str, dtype: str) -> str:
     form = BROADCASTS[kind]
+    # A quotient of float32 entries is in range in float64, whichever factor is divided.
+    labelled, segment = ("", "") if not form.over else _DIVISION[dtype]
     return Template(_ROWS).substitute(
         T=CPP[dtype],
         W=form.width,
         WS=form.segment_width,
         POINTERS=POINTERS,
-        ENTRY=form.entry,
-        LABELLED=f"double(row[k]){' / r' if form.over and dtype == 'float64' else ''}",
-        SEGMENT=f"double(row[k]){' / r' if form.over and dtype == 'float32' else ''}",
+        ENTRY=_LABELLED.sub(lambda at: f"(double({at[1].lower()}[{at[2]}]){labelled})", form.entry),
+        SEGMENT=segment,
         DIVISOR="double(over[s])" if form.over else "1.0",
     )
 

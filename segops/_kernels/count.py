@@ -10,20 +10,26 @@ _labels = wp.array2d(dtype=wp.int32)
 _COUNT_RUNS = f"""
 {POINTERS}
 const int* id = rows(ids, 1);
-{SEARCH}
 const int n = ids.shape[1];
-out.data[(size_t)b * out.shape[1] + s] = first(0, n, s + 1) - first(0, n, s);
+{SEARCH}
+int begin = first(0, n, start);
+for (int s = start; s < stop; ++s) {{
+    const int end = run_end(begin, s);
+    out.data[(size_t)b * out.shape[1] + s] = end - begin;
+    begin = end;
+}}
 """
 
 
 @wp.func_native(_COUNT_RUNS)
-def count_run(ids: _labels, out: _labels, b: int, s: int): ...
+def count_run_lengths(ids: _labels, out: _labels, b: int, start: int, stop: int): ...
 
 
 @wp.kernel(module=_module)
-def count_runs(ids: _labels, out: _labels):
-    b, s = wp.tid()
-    count_run(ids, out, b, s)
+def count_runs(ids: _labels, out: _labels, each: int):
+    b, chunk = wp.tid()
+    stop = wp.min((chunk + 1) * each, out.shape[1])
+    count_run_lengths(ids, out, b, chunk * each, stop)
 
 
 @wp.kernel(module=_module)
@@ -35,7 +41,15 @@ def count_scatter(ids: _labels, out: _labels, each: int):
 
 
 def _launch_runs(ids: _labels, out: _labels) -> None:
-    wp.launch(count_runs, dim=out.shape, inputs=[ids], outputs=[out], device=out.device)
+    batch, segments = out.shape
+    each = share(out.device, batch, segments)
+    wp.launch(
+        count_runs,
+        dim=(batch, -(-segments // each)),
+        inputs=[ids],
+        outputs=[out, each],
+        device=out.device,
+    )
 
 
 def _launch_scatter(ids: _labels, out: _labels) -> None:

@@ -144,9 +144,7 @@ _RUNS = (
 const int* place = order.shape[1] > 0 ? rows(order, 1) : nullptr;
 int begin = first(0, n, start);
 for (int s = start; s < stop; ++s) {
-    int near = begin, step = 1;
-    while (near + step < n && id[near + step] <= s) { near += step; step *= 2; }
-    const int end = first(near, near + step < n ? near + step : n, s + 1);
+    const int end = run_end(begin, s);
     const double r = $DIVISOR;
     Sums sums;
     do add_rows(sums, begin, end, place, r); while (again(sums));
