@@ -16,7 +16,7 @@ auto rows = [b](const auto& a, int width) {
 };
 """
 
-# For ids that ascend: `first(lo, hi, s)` is the first place in [lo, hi) whose id is s or more, or hi;
+# Where ids ascend: `first(lo, hi, s)` is the first place in [lo, hi) whose id is s or more, or hi;
 # `run_end(begin, s)` is the end of the run of s that starts at begin, found by galloping.
 SEARCH = """
 auto first = [id](int lo, int hi, int s) {
