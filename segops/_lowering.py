@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -145,18 +146,22 @@ def _callable(launch: Callable[..., None], num_outputs: int) -> Any:
     return wp.jax_callable(launch, num_outputs=num_outputs, vmap_method=None)
 
 
+_quieted = threading.RLock()
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Start Warp and load kernels without Warp's banner, timings and notice of a missing driver."""
-    level = wp.config.log_level
-    wp.config.log_level = max(level, wp.LOG_WARNING)
-    try:
-        if wp._src.context.runtime is None:
-            with _without_driver_notice():
-                wp.init()
-        yield
-    finally:
-        wp.config.log_level = level
+    with _quieted:
+        level = wp.config.log_level
+        wp.config.log_level = max(level, wp.LOG_WARNING)
+        try:
+            if wp._src.context.runtime is None:
+                with _without_driver_notice():
+                    wp.init()
+            yield
+        finally:
+            wp.config.log_level = level
 
 
 @contextlib.contextmanager

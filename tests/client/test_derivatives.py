@@ -63,7 +63,9 @@ def test_hvp_sends_tangents_and_cotangent_and_returns_a_map(client, script):
 
 
 @pytest.mark.parametrize(
-    "op", ["segmented_mul", segops.segmented_mul, Client.segmented_mul], ids=str
+    "op",
+    ["segmented_mul", segops.segmented_mul, Client.segmented_mul],
+    ids=["name", "function", "method"],
 )
 def test_an_operation_may_be_named_or_passed(client, script, op):
     client.value_and_vjp(op, X, Y, IDX, 2)

@@ -1,0 +1,58 @@
+"""The container's health check against a server that answers well, ill, or not at all."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def server(status: int) -> Iterator[int]:
+    """Answer the readiness route with `status`, any other with 404; yields the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/v1/health/ready" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        try:
+            yield http.server_port
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def check(root: Path, port: int) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "SEGOPS_PORT": str(port),
+        "http_proxy": "http://127.0.0.1:9",  # a proxy is none of the check's business
+    }
+    command = [sys.executable, root / "deploy" / "healthcheck.py"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (500, 1)])
+def test_only_a_ready_service_is_healthy(root: Path, status: int, code: int) -> None:
+    with server(status) as port:
+        done = check(root, port)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_silent_port_is_unhealthy_without_a_traceback(root: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        done = check(root, unused.getsockname()[1])
+    assert (done.returncode, done.stderr) == (1, "")
