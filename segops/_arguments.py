@@ -20,7 +20,7 @@ LARGEST = 2**31 - 1
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
-def num_segments(op: str, value: Any) -> int:
+def segment_count(op: str, value: Any) -> int:
     """Return ``num_segments`` as an int in ``[0, 2**31 - 1]``."""
     where = f"`{op}`: argument `num_segments`"
     if isinstance(value, jax.core.Tracer):
@@ -61,7 +61,7 @@ def floats(op: str, **operands: Any) -> list[Array]:
 
 
 def _floating(op: str, name: str, value: Any) -> Array:
-    array = value if isinstance(value, jax.Array) else _native(np.asarray(value))
+    array = _array(op, name, value)
     if array.dtype not in _FLOATS:
         raise ArgumentTypeError(
             name,
@@ -71,7 +71,23 @@ def _floating(op: str, name: str, value: Any) -> Array:
     return jnp.asarray(array)
 
 
-def _native(array: np.ndarray) -> np.ndarray:
+def _array(op: str, name: str, value: Any) -> Any:
+    """Return a JAX array as it is, anything else as a NumPy array in native byte order."""
+    if isinstance(value, jax.Array):
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentTypeError(
+            name,
+            f"`{op}`: argument `{name}` is a masked array, whose mask would be lost; pass"
+            f" `{name}.filled(...)` or drop the masked rows.",
+        )
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ArgumentValueError(
+            name,
+            f"`{op}`: argument `{name}` is no array: {error}; pass rows of equal length.",
+        ) from None
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -123,7 +139,19 @@ def output(op: str, segments: int, width: int) -> None:
 
 def ids(op: str, idx: Any, segments: int, indices_are_sorted: bool) -> Array:
     """Return ``idx`` as an int32 array in which ids out of range stay out of range."""
-    array = idx if isinstance(idx, jax.Array) else _integers(idx)
+    array = _integers(op, idx)
+    if isinstance(indices_are_sorted, jax.core.Tracer):
+        raise ArgumentTypeError(
+            "indices_are_sorted",
+            f"`{op}`: argument `indices_are_sorted` is traced; pass True or False.",
+        )
+    return jnp.asarray(_narrow(array, segments))
+
+
+def _integers(op: str, idx: Any) -> Any:
+    array = _array(op, "idx", idx)
+    if array.size == 0 and isinstance(idx, (list, tuple)):
+        array = array.astype(np.int32)
     if not jnp.issubdtype(array.dtype, np.integer):
         raise ArgumentTypeError(
             "idx",
@@ -134,17 +162,7 @@ def ids(op: str, idx: Any, segments: int, indices_are_sorted: bool) -> Array:
         raise ArgumentValueError(
             "idx", f"`{op}`: argument `idx` has shape {array.shape}; pass shape (N,)."
         )
-    if isinstance(indices_are_sorted, jax.core.Tracer):
-        raise ArgumentTypeError(
-            "indices_are_sorted",
-            f"`{op}`: argument `indices_are_sorted` is traced; pass True or False.",
-        )
-    return jnp.asarray(_narrow(array, segments))
-
-
-def _integers(idx: ArrayLike) -> np.ndarray:
-    array = _native(np.asarray(idx))
-    return array.astype(np.int32) if array.size == 0 and array.dtype == np.float64 else array
+    return array
 
 
 def _narrow(array: Any, segments: int) -> Any:
@@ -180,6 +198,8 @@ def check_segment_ids(
     ------
     SegmentIdError
         Naming the first offending position, also its attribute ``position``.
+    ArgumentTypeError, ArgumentValueError
+        If `idx` holds no integers, is not one-dimensional, or `num_segments` cannot be used.
 
     Examples
     --------
@@ -190,13 +210,15 @@ def check_segment_ids(
     ...
     segops._errors.SegmentIdError: `idx[1]` is 5, outside [0, 2); drop it or raise `num_segments`.
     """
-    array = np.asarray(idx)
-    outside = (array < 0) | (array >= num_segments)
+    op = "check_segment_ids"
+    segments = segment_count(op, num_segments)
+    array = np.asarray(_integers(op, idx))
+    outside = (array < 0) | (array >= segments)
     if outside.any():
         at = int(outside.argmax())
         raise SegmentIdError(
             "idx",
-            f"`idx[{at}]` is {array[at]}, outside [0, {num_segments}); drop it or raise"
+            f"`idx[{at}]` is {array[at]}, outside [0, {segments}); drop it or raise"
             " `num_segments`.",
             at,
         )

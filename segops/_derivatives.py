@@ -169,9 +169,11 @@ class _Call:
 def _parse(op: Op, args: tuple[Any, ...], options: dict[str, Any]) -> _Call:
     """Split a call into its differentiable operands and a function of them."""
     name = op if isinstance(op, str) else getattr(op, "__name__", repr(op))
-    if OPS.get(name) not in (op, OPS.get(str(op))) or name not in OPS:
+    if name not in OPS or (op is not OPS[name] and op != name):
         raise ArgumentValueError(
-            "op", f"`{name}` is not an operation; pass one of {', '.join(OPS)} or its name."
+            "op",
+            f"argument `op` is {name!r}, which is no operation; pass one of the functions"
+            f" {', '.join(OPS)} or its name.",
         )
     bound = inspect.signature(OPS[name]).bind(*args, **options)
     fixed = {k: v for k, v in bound.arguments.items() if k in _FIXED}

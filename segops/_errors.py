@@ -13,8 +13,12 @@ class ArgumentError(Exception):
     """An argument cannot be used; ``argument`` is its name."""
 
     def __init__(self, argument: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(argument, message)
         self.argument = argument
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
@@ -30,4 +34,5 @@ class SegmentIdError(ArgumentValueError):
 
     def __init__(self, argument: str, message: str, position: int) -> None:
         super().__init__(argument, message)
+        self.args = (argument, message, position)
         self.position = position

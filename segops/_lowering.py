@@ -102,8 +102,9 @@ def batch_size(*operands: Array) -> int:
 def register(primitive: Any, rule: Callable[..., Array], dims: str) -> None:
     """Register ``rule(*operands, platform=..., axes=..., **params)`` on each platform of Warp.
 
-    ``dims`` is as in `segops._sharding.partitioned`.
+    ``dims`` is as in `segops._sharding.partitioned`. Outside of `jax.jit` the same rule runs.
     """
+    primitive.def_impl(partial(dispatch.apply_primitive, primitive))
     # The partitioner needs the devices, which JAX leaves out of a lowering unless it is told.
     dispatch.prim_requires_devices_during_lowering.add(primitive)
     for platform in ("cpu", "cuda"):

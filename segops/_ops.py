@@ -285,7 +285,7 @@ def segmented_matvec(
 def _labels(
     op: str, idx: ArrayLike, num_segments: int, indices_are_sorted: bool
 ) -> tuple[int, Array]:
-    segments = arguments.num_segments(op, num_segments)
+    segments = arguments.segment_count(op, num_segments)
     labels = arguments.ids(op, idx, segments, indices_are_sorted)
     if os.environ.get("SEGOPS_CHECK") == "1" and not isinstance(idx, jax.core.Tracer):
         arguments.check_segment_ids(idx, segments, indices_are_sorted=indices_are_sorted)

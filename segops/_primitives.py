@@ -35,7 +35,7 @@ appears, and derivatives of every order are 0 at a norm of 0.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from itertools import chain
 from typing import Any
 
@@ -292,19 +292,9 @@ def _define(
 ) -> Primitive:
     primitive = Primitive(f"segops_{name}")
     primitive.def_abstract_eval(shape)
-    primitive.def_impl(partial(_run, primitive))
     batching.primitive_batchers[primitive] = partial(_batch, primitive)
     _lowering.register(primitive, lowering, dims)
     return primitive
-
-
-def _run(primitive: Primitive, *operands: Array, **params: Any) -> Array:
-    return _compiled(primitive, tuple(sorted(params.items())))(*operands)
-
-
-@cache
-def _compiled(primitive: Primitive, params: tuple[tuple[str, Any], ...]) -> Callable[..., Array]:
-    return jax.jit(partial(primitive.bind, **dict(params)))
 
 
 def _differentiate(

@@ -28,8 +28,11 @@ auto first = [id](int lo, int hi, int s) {
 };
 auto run_end = [id, n, first](int begin, int s) {
     int near = begin, step = 1;
-    while (near + step < n && id[near + step] <= s) { near += step; step *= 2; }
-    return first(near, near + step < n ? near + step : n, s + 1);
+    while (step < n - near && id[near + step] <= s) {
+        near += step;
+        if (step < 1 << 29) step *= 2;
+    }
+    return first(near, step < n - near ? near + step : n, s + 1);
 };
 """
 

@@ -118,8 +118,10 @@ def _make_broadcast(kind: str, dtype: str) -> Callable[..., None]:
     @wp.kernel(module=broadcast_module)
     def broadcast(x: rows, y: rows, p: rows, q: rows, r: rows, ids: labels, out: rows, each: int):
         b, chunk = wp.tid()
-        stop = wp.min((chunk + 1) * each, out.shape[1])
-        broadcast_rows(x, y, p, q, r, ids, out, b, chunk * each, stop)
+        start = chunk * each
+        broadcast_rows(
+            x, y, p, q, r, ids, out, b, start, start + wp.min(each, out.shape[1] - start)
+        )
 
     def launch_broadcast(
         x: rows, y: rows, p: rows, q: rows, r: rows, ids: labels, out: rows

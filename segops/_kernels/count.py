@@ -28,14 +28,15 @@ def count_run_lengths(ids: _labels, out: _labels, b: int, start: int, stop: int)
 @wp.kernel(module=_module)
 def count_runs(ids: _labels, out: _labels, each: int):
     b, chunk = wp.tid()
-    stop = wp.min((chunk + 1) * each, out.shape[1])
-    count_run_lengths(ids, out, b, chunk * each, stop)
+    start = chunk * each
+    count_run_lengths(ids, out, b, start, start + wp.min(each, out.shape[1] - start))
 
 
 @wp.kernel(module=_module)
 def count_scatter(ids: _labels, out: _labels, each: int):
     b, chunk = wp.tid()
-    for i in range(chunk * each, wp.min((chunk + 1) * each, ids.shape[1])):
+    start = chunk * each
+    for i in range(start, start + wp.min(each, ids.shape[1] - start)):
         if ids[b, i] >= 0 and ids[b, i] < out.shape[1]:
             wp.atomic_add(out, b, ids[b, i], 1)
 

@@ -264,8 +264,10 @@ def _make_runs(kind: str, dtype: str) -> Callable[..., None]:
         each: int,
     ):
         b, chunk = wp.tid()
-        stop = wp.min((chunk + 1) * each, out.shape[1])
-        reduce_runs(x, y, p, q, r, ids, order, out, b, chunk * each, stop)
+        start = chunk * each
+        reduce_runs(
+            x, y, p, q, r, ids, order, out, b, start, start + wp.min(each, out.shape[1] - start)
+        )
 
     def launch_runs(
         x: rows, y: rows, p: rows, q: rows, r: rows, ids: labels, order: labels, out: rows
