@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import segops
+from segops._primitives import bind, sum_p
 from tests.library.helpers import (
     CASES,
     IN_ORDER,
@@ -259,7 +260,7 @@ def test_batch_of_no_rows_gives_an_empty_result(p, run):
 
 @pytest.mark.parametrize("p", PROBLEMS, ids=named)
 def test_gradient_over_a_batch_of_no_rows_is_zero_in_what_it_shares(p):
-    operands, ids = batch_of(p)
+    _, ids = batch_of(p)
     shared = jax.vmap(lambda a, i: p.function(a, *p.operands[1:], idx=i), in_axes=(None, 0))
     gradient = jax.grad(loss(lambda a: shared(a, ids[:0])))(p.operands[0])
     assert_same_bits(gradient, np.zeros_like(p.operands[0]))
@@ -295,3 +296,15 @@ def test_batch_is_one_launch(p):
     operands, ids = batch_of(p)
     jaxpr = jax.make_jaxpr(jax.vmap(with_ids(p.function)))(*operands, ids)
     assert str(jaxpr).count("= segops_") == 1
+
+
+@pytest.mark.parametrize("axis", range(4))
+def test_batching_rule_takes_the_mapped_axis_from_where_it_is(axis):
+    """The operations bring it to the front before; a rule of the family must not count on that."""
+    x, idx = np.arange(24.0).reshape(2, 1, 4, 3), SHUFFLED[None, :4]
+
+    def bound(rows):
+        return bind(sum_p, rows, idx, num_segments=SEGMENTS, mean=False, indices_are_sorted=False)
+
+    actual = jax.vmap(bound, in_axes=axis)(np.moveaxis(x, 0, axis))
+    assert_same_bits(actual, jnp.stack([bound(jnp.asarray(rows)) for rows in x]))
