@@ -21,7 +21,7 @@ from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from segops._kernels import broadcast, count, reduce
-from segops._sharding import Axes, combine, partitioned
+from segops._sharding import Axes, batch_size, combine, partitioned
 
 Array = jax.Array
 
@@ -94,11 +94,6 @@ def _five(rows: Sequence[Array]) -> list[Array]:
     return [x, y, *(more or (x, y)), *(divisor or (y,))]
 
 
-def batch_size(*operands: Array) -> int:
-    """Return the length of the batch axis; an operand of length one is shared."""
-    return next((a.shape[0] for a in operands if a.shape[0] != 1), 1)
-
-
 def register(primitive: Any, rule: Callable[..., Array], dims: str) -> None:
     """Register ``rule(*operands, platform=..., axes=..., **params)`` on each platform of Warp.
 
@@ -131,8 +126,7 @@ def reshard_like(ct: Array, aval: Any) -> Array:
 
 def manual_axes(x: Array) -> frozenset[str]:
     """Return the mesh axes over which ``x`` varies inside ``shard_map``."""
-    kind = getattr(jax.typeof(x), "mat", None)
-    return frozenset(kind.varying) if kind is not None else frozenset()
+    return frozenset(jax.typeof(x).mat.varying)
 
 
 def _call(
@@ -168,8 +162,13 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def _without_driver_notice() -> Iterator[None]:
     """Drop the one line that Warp's C code writes to stderr on a machine with no CUDA driver."""
-    sys.stderr.flush()
-    kept = os.dup(2)
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is no stderr to keep it from
+        yield
+        return
+    if sys.stderr is not None:
+        sys.stderr.flush()
     with tempfile.TemporaryFile() as written:
         os.dup2(written.fileno(), 2)
         try:

@@ -128,7 +128,8 @@ def segmented_rms_norm(
     -----
     Squares do not overflow or underflow where the result does not: float32 squares are formed in
     float64, and float64 sums that leave the safe range are formed again from scaled rows (J. L.
-    Blue, *ACM Trans. Math. Softw.* 4, 15, 1978).
+    Blue, *ACM Trans. Math. Softw.* 4, 15, 1978). Subnormal numbers are 0 on the CPU, as in all of
+    XLA.
 
     Examples
     --------
@@ -318,7 +319,7 @@ def _reduce_one(
     (rows,) = arguments.floats(op, x=x)
     arguments.shape(op, "x", rows, *([("N", 3)] if vectors else [("N",), ("N", 3)]))
     arguments.length(op, "x", rows, labels.shape[0], "the length of `idx`")
-    arguments.output(op, segments, 1 if vectors else rows.size // max(rows.shape[0], 1))
+    arguments.output(op, segments, 3 if rows.ndim == 2 and not vectors else 1)
     return reduce(rows, labels, num_segments=segments, indices_are_sorted=bool(indices_are_sorted))
 
 

@@ -29,9 +29,9 @@ unit_mul  unit_mul(g, y; r)             unit_dot(x, g; r)
 ========  ============================  ============================
 
 The tangent of ``r = rms(x)`` is ``dr = mean of (x / r) . dx``, a unit_dot. In ``r`` itself,
-``d unit_dot = -unit_dot dr / r`` and ``d unit_mul(x, y; r) = unit_mul(x, -y dr / r; r)``, where
-only ``dr / r`` is formed, and is 0 where ``r`` is 0. So no power of ``r`` beyond the first
-appears, and derivatives of every order are 0 at a norm of 0.
+``d unit_dot = -unit_dot dr / r`` and ``d unit_mul(x, y; r) = unit_mul(x, -y dr / r; r)``, both 0
+where ``r`` is 0. So no power of ``r`` beyond the first appears, and derivatives of every order are
+0 at a norm of 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
 from segops import _lowering
-from segops._lowering import batch_size
+from segops._sharding import batch_size
 
 Array = jax.Array
 Params = dict[str, Any]
@@ -109,7 +109,7 @@ def _unit_mul_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     pairs, t_pairs = _pairs(factors), _pairs(t_factors)
     if not isinstance(t_r, ad.Zero):
         t_pairs = [
-            (t_x, _minus(t_y, y * _ratio(t_r, r)))
+            (t_x, _minus(t_y, _quotient(y, t_r, r)))
             for (_, y), (t_x, t_y) in zip(pairs, t_pairs, strict=True)
         ]
     out = bind(unit_mul_p, *primals, **params)
@@ -122,7 +122,7 @@ def _unit_dot_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     out = bind(unit_dot_p, *primals, **params)
     t_out = _tangent(unit_dot_p, _pairs(factors), _pairs(t_factors), (r, idx), params)
     if not isinstance(t_r, ad.Zero):
-        t_out = _minus(t_out, out * _ratio(t_r, r))
+        t_out = _minus(t_out, _quotient(out, t_r, r))
     return out, t_out
 
 
@@ -144,8 +144,27 @@ def _tangent(
     return reduce(ad.add_jaxvals, passes) if passes else None
 
 
-def _ratio(t_r: Array, r: Array) -> Array:
-    return jnp.where(r == 0, 0, t_r / jnp.where(r == 0, 1, r))
+def _quotient(y: Array, t_r: Array, r: Array) -> Array:
+    """Return ``y t_r / r``, and 0 where ``r`` is 0, in range wherever the result is.
+
+    Powers of two are taken out of ``y`` and ``r`` first, and put back last. They are constants to
+    a derivative, and do not depend on ``t_r``, in which the result must stay linear.
+    """
+    divisor = jnp.where(r == 0, 1, r)
+    e_y, e_r = _exponent(y), _exponent(divisor)
+    ratio = _scale(y, -e_y) / _scale(divisor, -e_r)
+    return jnp.where(r == 0, 0, _scale(ratio * t_r, e_y - e_r))
+
+
+def _exponent(a: Array) -> Array:
+    return jnp.frexp(jax.lax.stop_gradient(a))[1]
+
+
+def _scale(a: Array, exponent: Array) -> Array:
+    """Multiply by a power of two in two steps, since one alone may be out of range."""
+    half = exponent // 2
+    one = jnp.ones((), a.dtype)
+    return a * jnp.ldexp(one, half) * jnp.ldexp(one, exponent - half)
 
 
 def _minus(tangent: Any, less: Array) -> Array:

@@ -18,7 +18,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 Array = jax.Array
 Axes = tuple[str, ...]
 
-ROWS, SEGMENTS = "n", "s"
+ROWS = "n"
+
+
+def batch_size(*operands: Any) -> int:
+    """Return the length of the batch axis; an operand of length one is shared."""
+    return next((a.shape[0] for a in operands if a.shape[0] != 1), 1)
 
 
 def partitioned(rule: Callable[..., Array], dims: str) -> Callable[..., Array]:
@@ -96,7 +101,7 @@ def _size(mesh: Mesh, axes: Axes) -> int:
 
 def _factors(sources: str, result: str, operands: Sequence[Array]) -> str:
     """Return the rule that shardings follow: batch and rows are common, all else is by itself."""
-    batch = next((a.shape[0] for a in operands if a.shape[0] != 1), 1)
+    batch = batch_size(*operands)
 
     def named(k: int, dim: str, length: int, ndim: int) -> str:
         first = "b" if length == batch else f"b{k}"

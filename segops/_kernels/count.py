@@ -32,13 +32,30 @@ def count_runs(ids: _labels, out: _labels, each: int):
     count_run_lengths(ids, out, b, start, start + wp.min(each, out.shape[1] - start))
 
 
+_COUNT_SCATTER = f"""
+{POINTERS}
+const int* id = rows(ids, 1);
+int* counts = out.data + (size_t)b * out.shape[1];
+for (int i = start; i < stop; ++i) {{
+    if ((unsigned)id[i] >= (unsigned)out.shape[1]) continue;
+#if defined(__CUDA_ARCH__)
+    atomicAdd(counts + id[i], 1);
+#else
+    ++counts[id[i]];
+#endif
+}}
+"""
+
+
+@wp.func_native(_COUNT_SCATTER)
+def count_rows(ids: _labels, out: _labels, b: int, start: int, stop: int): ...
+
+
 @wp.kernel(module=_module)
 def count_scatter(ids: _labels, out: _labels, each: int):
     b, chunk = wp.tid()
     start = chunk * each
-    for i in range(start, start + wp.min(each, ids.shape[1] - start)):
-        if ids[b, i] >= 0 and ids[b, i] < out.shape[1]:
-            wp.atomic_add(out, b, ids[b, i], 1)
+    count_rows(ids, out, b, start, start + wp.min(each, ids.shape[1] - start))
 
 
 def _launch_runs(ids: _labels, out: _labels) -> None:

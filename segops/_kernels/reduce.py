@@ -27,7 +27,7 @@ class Reduction:
     """What a row adds to each accumulator, in its entries x0, x1, ..., y0, ..., p0, ..., q0, ...
 
     ``finish`` says what becomes of a sum: itself, the ``mean`` or the ``root`` of the mean.
-    ``over`` divides the entries of x and p by the segment's r, and gives 0 where r is 0.
+    ``over`` divides what is summed by the segment's r, and gives 0 where r is 0.
     """
 
     terms: tuple[str, ...]
