@@ -68,6 +68,12 @@ def _floating(op: str, name: str, value: Any) -> Array:
             f"`{op}`: argument `{name}` is {array.dtype}; pass float32 or float64, for example"
             f" `{name}.astype('float32')`.",
         )
+    if isinstance(array, jax.Array) and array.dtype != jax.dtypes.canonicalize_dtype(array.dtype):
+        raise ArgumentTypeError(
+            name,
+            f"`{op}`: argument `{name}` is float64 but JAX's x64 mode is off here; set"
+            " `jax_enable_x64`, or pass float32.",
+        )
     return jnp.asarray(array)
 
 
@@ -140,12 +146,17 @@ def output(op: str, segments: int, width: int) -> None:
 def ids(op: str, idx: Any, segments: int, indices_are_sorted: bool) -> Array:
     """Return ``idx`` as an int32 array in which ids out of range stay out of range."""
     array = _integers(op, idx)
-    if isinstance(indices_are_sorted, jax.core.Tracer):
+    if not isinstance(indices_are_sorted, (bool, np.bool_)):
         raise ArgumentTypeError(
             "indices_are_sorted",
-            f"`{op}`: argument `indices_are_sorted` is traced; pass True or False.",
+            f"`{op}`: argument `indices_are_sorted` is {_shown(indices_are_sorted)}; pass True or"
+            " False.",
         )
     return jnp.asarray(_narrow(array, segments))
+
+
+def _shown(value: Any) -> str:
+    return "traced" if isinstance(value, jax.core.Tracer) else repr(value)
 
 
 def _integers(op: str, idx: Any) -> Any:

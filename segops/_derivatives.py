@@ -172,8 +172,8 @@ def _parse(op: Op, args: tuple[Any, ...], options: dict[str, Any]) -> _Call:
     if name not in OPS or (op is not OPS[name] and op != name):
         raise ArgumentValueError(
             "op",
-            f"argument `op` is {name!r}, which is no operation; pass one of the functions"
-            f" {', '.join(OPS)} or its name.",
+            f"argument `op` is {op!r}; pass one of the functions {', '.join(OPS)} itself, not"
+            " wrapped, or its name.",
         )
     bound = inspect.signature(OPS[name]).bind(*args, **options)
     fixed = {k: v for k, v in bound.arguments.items() if k in _FIXED}
@@ -192,7 +192,13 @@ def _cotangent(call: _Call, cotangent: ArrayLike | None, value: Array) -> Array:
 
 
 def _tangents(call: _Call, tangents: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    unknown = sorted(set(tangents) - set(call.operands))
+    if not isinstance(tangents, Mapping):
+        raise ArgumentTypeError(
+            "tangents",
+            f"`{call.name}`: argument `tangents` is a {type(tangents).__name__}; pass a mapping"
+            " from argument names to arrays, for example `{'x': t}`.",
+        )
+    unknown = [name for name in tangents if name not in call.operands]
     if unknown:
         raise ArgumentValueError(
             "tangents",

@@ -110,15 +110,21 @@ def _floats(field: str, value: object, dtype: type[np.floating[Any]], layout: La
         with np.errstate(over="raise"):
             return np.array(numbers, np.float64).astype(dtype)
     except (KeyError, ValueError, OverflowError, FloatingPointError) as error:
-        reason = _reason(error)
         raise InvalidArgumentError(
-            f"{field} must be nested lists of {dtype.__name__} numbers{reason}", field=field
+            f"{field} must be nested lists of {dtype.__name__} numbers: {_reason(error)}",
+            field=field,
         ) from error
 
 
 def _reason(error: Exception) -> str:
-    """Return what msgspec found; NumPy's words are about its own internals."""
-    return f": {error}" if isinstance(error, msgspec.ValidationError) else ""
+    """Return what is wrong with a list; NumPy's words are about its own internals."""
+    if isinstance(error, msgspec.ValidationError):
+        return str(error)
+    if isinstance(error, KeyError):
+        return f"they are nested deeper than {max(_NESTED)} levels"
+    if isinstance(error, ValueError):
+        return "they are not all of one length"
+    return "a number is too large"
 
 
 def _ids(value: object) -> NDArray[np.int64]:

@@ -145,7 +145,9 @@ def _check_names(operation: Operation, fields: Fields) -> None:
     for name in fields:
         if name not in required and name not in OPTIONS:
             known = ", ".join((*required, *OPTIONS))
-            raise InvalidArgumentError(f"there is no field {name!r}; known are {known}", field=name)
+            raise InvalidArgumentError(
+                f"there is no field {name!r}; known are {known} and, in JSON, dtype", field=name
+            )
     for name in required:
         if name not in fields:
             raise InvalidArgumentError(f"{name} is missing", field=name)

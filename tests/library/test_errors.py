@@ -376,3 +376,35 @@ def test_debug_mode_looks_at_ids_of_a_traced_call_that_are_known(case, monkeypat
     monkeypatch.setenv("SEGOPS_CHECK", "1")
     caught = refused(segops.SegmentIdError, "idx", "drop", jax.jit(p.function), *p.operands)
     assert caught.position == 1
+
+
+@pytest.mark.parametrize("promise", ["no", 1, None, np.array([True, False])], ids=str)
+def test_promise_of_order_that_is_no_bool_is_refused(promise):
+    refused(
+        segops.ArgumentTypeError,
+        "indices_are_sorted",
+        "pass True or False",
+        lambda: segops.segmented_sum(np.ones(2), [0, 1], 2, indices_are_sorted=promise),
+    )
+
+
+@pytest.mark.parametrize("tangents", [None, np.ones(2), [("x", np.ones(2))]], ids=type)
+@pytest.mark.parametrize("derivative", [segops.jvp, segops.hvp], ids=["jvp", "hvp"])
+def test_tangents_that_are_no_mapping_are_refused(derivative, tangents):
+    refused(
+        segops.ArgumentTypeError,
+        "tangents",
+        "pass a mapping",
+        lambda: derivative("segmented_sum", np.ones(2), [0, 1], 2, tangents=tangents),
+    )
+
+
+def test_float64_array_outside_of_x64_mode_is_refused():
+    y = jax.numpy.ones((3, 3), np.float64)
+    with jax.enable_x64(False):
+        refused(
+            segops.ArgumentTypeError,
+            "x",
+            "jax_enable_x64",
+            lambda: segops.segmented_rms_norm(y, [0, 0, 1], 2),
+        )
