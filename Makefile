@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 HOST   ?= 127.0.0.1
 PORT   ?= 8000
-# CUDA major version whose libraries to install (12 or 13); empty: CPU only.
-CUDA   ?=
+# CUDA major version whose libraries to install (12 or 13); empty: CPU only. By default 13, which
+# Warp is built with, where there is an NVIDIA GPU.
+CUDA   ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo 13)
 # Test processes.
 JOBS   ?= 2
 

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 
-def make(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def make(
+    root: Path, *arguments: str, path: str = os.environ["PATH"]
+) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    environment["PATH"] = path
     command = ["make", "--no-print-directory", *arguments]
     return subprocess.run(
         command, cwd=root, env=environment, capture_output=True, text=True, check=False
@@ -34,7 +37,8 @@ def python_stamp() -> str:
 
 
 def planned(root: Path, venv: Path, *arguments: str) -> str:
-    done = make(root, "--dry-run", f"VENV={venv}", f"PYTHON={sys.executable}", *arguments)
+    chosen = [f"VENV={venv}", f"PYTHON={sys.executable}", "CUDA=", *arguments]
+    done = make(root, "--dry-run", *chosen)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -62,6 +66,18 @@ def test_another_interpreter_gets_a_fresh_venv(root: Path, venv: Path) -> None:
 
 def test_cuda_libraries_are_installed_when_asked_for(root: Path, venv: Path) -> None:
     assert ".[cuda13]" in planned(root, venv, "serve", "CUDA=13")
+
+
+@pytest.mark.parametrize(("exit_code", "installed"), [(0, ".[cuda13]"), (9, "'.'")])
+def test_cuda_libraries_are_installed_where_there_is_a_gpu(
+    root: Path, tmp_path: Path, exit_code: int, installed: str
+) -> None:
+    nvidia_smi = tmp_path / "nvidia-smi"
+    nvidia_smi.write_text(f"#!/bin/sh\nexit {exit_code}\n")
+    nvidia_smi.chmod(0o755)
+    chosen = ["--dry-run", f"VENV={tmp_path / 'venv'}", f"PYTHON={sys.executable}"]
+    done = make(root, *chosen, "serve", path=f"{tmp_path}:{os.environ['PATH']}")
+    assert installed in done.stdout
 
 
 def test_serve_needs_no_developer_tools(root: Path, tmp_path: Path) -> None:
