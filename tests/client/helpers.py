@@ -109,12 +109,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def service() -> Iterator[str]:
-    """Run the service itself, in a process of its own, until it is ready."""
+def service(**variables: str) -> Iterator[str]:
+    """Run the service itself, in a process of its own, from when it is ready."""
     port = free_port()
     environment = os.environ | {
         "SEGOPS_PLATFORM": "cpu",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        **variables,
     }
     command = [sys.executable, "-m", "segops_service", "serve", "--port", str(port)]
     with subprocess.Popen(command, env=environment) as process:

@@ -44,15 +44,18 @@ def test_a_result_is_writable_aligned_and_alone(ask, dtype):
         (422, "array-too-large", "ArrayTooLarge"),
         (422, "not-json-representable", "NotJsonRepresentable"),
         (400, "malformed-body", "MalformedBody"),
+        (401, "unauthorized", "Unauthorized"),
         (404, "unknown-op", "UnknownOp"),
         (404, "not-found", "NotFound"),
         (405, "method-not-allowed", "MethodNotAllowed"),
         (406, "not-acceptable", "NotAcceptable"),
+        (408, "request-timeout", "RequestTooSlow"),
         (413, "body-too-large", "BodyTooLarge"),
         (415, "unsupported-media-type", "UnsupportedMediaType"),
         (429, "overloaded", "Overloaded"),
         (500, "internal", "InternalError"),
         (503, "not-ready", "NotReady"),
+        (503, "deadline-exceeded", "DeadlineExceeded"),
         (507, "out-of-memory", "OutOfMemory"),
         (418, "of-a-later-version", "ServiceError"),
         (429, "of-a-later-version", "Overloaded"),
@@ -76,16 +79,37 @@ def test_an_invalid_argument_is_a_value_error_that_names_field_and_position(ask)
     assert caught.value.position == 3
 
 
-def test_an_error_survives_pickling_between_processes(ask):
+@pytest.mark.parametrize("slug", ["invalid-argument", "deadline-exceeded"])
+def test_an_error_survives_pickling_between_processes(ask, slug):
     with pytest.raises(ServiceError) as caught:
-        ask(problem(422, "invalid-argument", field="x"))
+        ask(problem(422, slug, field="x"))
     copy = pickle.loads(pickle.dumps(caught.value))
+    assert type(copy) is type(caught.value)
     assert (str(copy), copy.field) == (str(caught.value), "x")
+
+
+def test_time_that_passed_in_the_service_is_a_timeout_that_says_so(ask):
+    with pytest.raises(TimeoutError, match="no answer within 2 s") as caught:
+        ask(problem(503, "deadline-exceeded", detail="there was no answer within 2 s"))
+    assert caught.value.status == 503
+
+
+def test_an_error_names_the_request_as_the_log_of_the_service_does(ask):
+    with pytest.raises(ServiceError) as caught:
+        ask(problem(500, "internal", headers={"x-request-id": "a1"}))
+    assert caught.value.request_id == "a1"
 
 
 @pytest.mark.parametrize(
     ("status", "name"),
-    [(502, "ServiceError"), (413, "BodyTooLarge"), (503, "NotReady"), (404, "NotFound")],
+    [
+        (401, "Unauthorized"),
+        (404, "NotFound"),
+        (408, "RequestTooSlow"),
+        (413, "BodyTooLarge"),
+        (502, "ServiceError"),
+        (503, "NotReady"),
+    ],
 )
 def test_an_error_of_a_proxy_raises_by_its_status_and_shows_its_text(ask, status, name):
     with pytest.raises(ServiceError, match="from nginx") as caught:

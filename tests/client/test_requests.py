@@ -1,11 +1,15 @@
 """What a call puts on the wire, as a peer sees it that shares no code with the client."""
 
+import re
+
+import httpx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import segops_client
 from segops_client import ArgumentTypeError, ArgumentValueError, Client
+from segops_client._base import call_headers
 from tests.client.helpers import MSGPACK, Script, packed
 
 X = np.arange(12, dtype="f4").reshape(4, 3)
@@ -73,6 +77,29 @@ def test_headers_name_the_encoding_the_caller_and_the_token(script, play):
     assert headers["authorization"] == "Bearer secret"
     assert headers["user-agent"] == f"segops-client/{segops_client.__version__}"
     assert headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "120"),
+        ({"timeout": 7}, "7"),
+        ({"timeout": httpx.Timeout(9, read=2.5)}, "2.5"),
+        ({"timeout": httpx.Timeout(9, read=None)}, None),
+        ({"timeout": None}, None),
+    ],
+)
+def test_the_service_is_told_how_long_the_answer_is_waited_for(script, play, options, told):
+    with Client(play(script), **options) as client:
+        client.segmented_sum(X, IDX, 2)
+    assert script.received[0].headers.get("x-request-timeout") == told
+
+
+@pytest.mark.parametrize("seconds", [1e-7, 0.1, 1 / 3, 1e20])
+def test_a_time_is_told_in_plain_decimals(seconds):
+    told = call_headers(httpx.Timeout(seconds))["x-request-timeout"]
+    assert re.fullmatch(r"\d+(\.\d+)?", told)
+    assert float(told) == seconds
 
 
 def test_a_path_in_the_address_is_a_prefix_of_the_routes(script, play):

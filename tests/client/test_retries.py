@@ -10,7 +10,14 @@ import httpx
 import numpy as np
 import pytest
 
-from segops_client import Client, ConnectionFailed, RequestTimeout, ServiceError, TransportError
+from segops_client import (
+    Client,
+    ConnectionFailed,
+    Overloaded,
+    RequestTimeout,
+    ServiceError,
+    TransportError,
+)
 from segops_client._retries import Retries
 from tests.client.helpers import Script, free_port, packed, problem, serve
 
@@ -42,7 +49,15 @@ def test_repeats_are_bounded_and_the_last_answer_is_raised(play):
 
 @pytest.mark.parametrize(
     ("status", "slug"),
-    [(422, "invalid-argument"), (500, "internal"), (507, "out-of-memory"), (413, "body-too-large")],
+    [
+        (401, "unauthorized"),
+        (408, "request-timeout"),
+        (413, "body-too-large"),
+        (422, "invalid-argument"),
+        (500, "internal"),
+        (503, "deadline-exceeded"),
+        (507, "out-of-memory"),
+    ],
 )
 def test_an_error_that_would_come_again_is_not_repeated(status, slug, play):
     script = Script([problem(status, slug, headers=AT_ONCE), ANSWER])
@@ -51,8 +66,20 @@ def test_an_error_that_would_come_again_is_not_repeated(status, slug, play):
     assert len(script.received) == 1
 
 
-def test_the_pause_that_the_service_asks_for_is_kept(play):
-    script = Script([problem(503, "not-ready", headers={"retry-after": "1"}), ANSWER])
+def test_refusals_of_every_kind_spend_one_budget(play):
+    busy, starting = (
+        problem(429, "overloaded", headers=AT_ONCE),
+        problem(503, "not-ready", headers=AT_ONCE),
+    )
+    script = Script([busy, starting, busy, ANSWER])
+    with pytest.raises(Overloaded):
+        call(play(script), retries=2)
+    assert len(script.received) == 3
+
+
+@pytest.mark.parametrize(("status", "slug"), [(429, "overloaded"), (503, "not-ready")])
+def test_the_pause_that_the_service_asks_for_is_kept(status, slug, play):
+    script = Script([problem(status, slug, headers={"retry-after": "1"}), ANSWER])
     begin = time.monotonic()
     call(play(script))
     assert time.monotonic() - begin >= 1
@@ -130,6 +157,12 @@ def test_a_connection_lost_during_the_answer_is_not_repeated():
     assert len(accepted) == 1
 
 
+def test_clients_that_were_asked_to_wait_do_not_return_together():
+    pauses = [Retries(1).pause(response(429, "10"), 0) for _ in range(200)]
+    assert 10 <= min(pauses) < max(pauses) <= 12.5
+    assert Retries(1).pause(response(429, "0"), 0) == 0
+
+
 def response(status, retry_after=None):
     return httpx.Response(status, headers={"retry-after": retry_after} if retry_after else {})
 
@@ -143,7 +176,7 @@ def test_pauses_grow_are_scattered_and_stay_bounded():
 
 def test_a_date_to_retry_after_is_understood():
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
-    assert 18 < Retries(1).pause(response(503, later), 0) <= 20
+    assert 18 < Retries(1).pause(response(503, later), 0) <= 25
     assert Retries(1).pause(response(503, "Wed, 21 Oct 2015 07:28:00 GMT"), 0) == 0
 
 

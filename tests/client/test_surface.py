@@ -42,10 +42,25 @@ def test_no_public_name_is_missing_from_the_package():
     assert all(hasattr(segops_client, name) for name in segops_client.__all__)
 
 
-def test_importing_the_client_imports_no_jax():
+def test_no_name_appears_that_the_package_does_not_have():
+    assert {*segops_client.__all__} <= {*dir(segops_client)}
+    with pytest.raises(AttributeError, match="no attribute 'Cleint'"):
+        segops_client.Cleint  # noqa: B018
+    with pytest.raises(ImportError, match="Cleint"):
+        exec("from segops_client import Cleint")
+
+
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [
+        ("segops_client, segops_client.wire", {"jax", "jaxlib", "warp", "httpx"}),
+        ("segops_client._client", {"jax", "jaxlib", "warp"}),
+    ],
+)
+def test_an_import_brings_no_more_than_it_needs(imported, absent):
     code = (
-        "import sys, segops_client, segops_client.wire;"
-        "print({name.partition('.')[0] for name in sys.modules} & {'jax', 'jaxlib', 'warp'})"
+        f"import sys, {imported};"
+        f"print({{name.partition('.')[0] for name in sys.modules}} & {absent})"
     )
     printed = subprocess.run(
         [sys.executable, "-c", code],

@@ -10,17 +10,15 @@ import numpy as np
 from segops_client._errors import (
     ConnectionFailed,
     InvalidAnswer,
-    Problem,
     RequestTimeout,
     SegopsError,
     TransportError,
-    service_error,
 )
-from segops_client._retries import Outcome, retry_after
+from segops_client._problems import error_of, json_of, media_type
+from segops_client._retries import Outcome
 from segops_client.wire import MEDIA_TYPES, Limits, WireError, unpackb
 
 _LIMITS = Limits(max_bytes=2**40)  # the answer is in memory already
-_SHOWN_OF_A_FOREIGN_ANSWER = 500
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def settle(outcome: Outcome) -> httpx.Response:
 def read_arrays(response: httpx.Response, want: Sequence[str]) -> dict[str, Any]:
     """Return what was wanted from an answer, in arrays that are the caller's own."""
     _raise_for_problem(response)
-    if _media_type(response) not in MEDIA_TYPES:
+    if media_type(response) not in MEDIA_TYPES:
         raise _foreign(response)
     try:
         answer = unpackb(response.content, limits=_LIMITS)
@@ -63,7 +61,7 @@ def read_arrays(response: httpx.Response, want: Sequence[str]) -> dict[str, Any]
 def read_json(response: httpx.Response) -> dict[str, Any]:
     """Return the map of a JSON answer."""
     _raise_for_problem(response)
-    answer = _json(response)
+    answer = json_of(response)
     if not isinstance(answer, dict):
         raise _foreign(response)
     return answer
@@ -72,14 +70,14 @@ def read_json(response: httpx.Response) -> dict[str, Any]:
 def read_health(response: httpx.Response) -> Health:
     """Return what an answer to the readiness route says."""
     if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-        return Health(False, _problem(response).detail)
+        return Health(False, error_of(response).detail)
     _raise_for_problem(response)
     return Health(True)
 
 
 def _raise_for_problem(response: httpx.Response) -> None:
     if not response.is_success:
-        raise service_error(_problem(response))
+        raise error_of(response)
 
 
 def _transport_error(error: httpx.RequestError) -> SegopsError:
@@ -91,38 +89,8 @@ def _transport_error(error: httpx.RequestError) -> SegopsError:
     return TransportError(where)
 
 
-def _problem(response: httpx.Response) -> Problem:
-    document = _json(response)
-    if not isinstance(document, dict) or not isinstance(document.get("type"), str):
-        document = {"detail": response.text[:_SHOWN_OF_A_FOREIGN_ANSWER]}
-    field, position = document.get("field"), document.get("position")
-    return Problem(
-        status=response.status_code,
-        type=document.get("type", "about:blank"),
-        title=str(document.get("title", response.reason_phrase)),
-        detail=str(document.get("detail", "")),
-        field=field if isinstance(field, str) else None,
-        position=position if isinstance(position, int) else None,
-        retry_after=retry_after(response),
-    )
-
-
-def _json(response: httpx.Response) -> Any:
-    if not _media_type(response).endswith("json"):
-        return None
-    try:
-        return response.json()
-    except (ValueError, RecursionError):
-        return None
-
-
-def _media_type(response: httpx.Response) -> str:
-    content_type: str = response.headers.get("content-type", "")
-    return content_type.partition(";")[0].strip().lower()
-
-
 def _foreign(response: httpx.Response) -> InvalidAnswer:
-    kind = _media_type(response) or "of no media type"
+    kind = media_type(response) or "of no media type"
     return InvalidAnswer(f"the answer of {response.url} is {kind}; is a segops service there?")
 
 

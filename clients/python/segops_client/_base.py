@@ -2,22 +2,22 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, TypeAlias, get_args
 
 import httpx
+import numpy as np
 
 from segops_client import _arguments as arguments
 from segops_client._arguments import Array, ArrayLike
 from segops_client._errors import ArgumentTypeError, ArgumentValueError
 from segops_client._retries import Retries
+from segops_client._version import __version__
 from segops_client.wire import MEDIA_TYPE, WireError, packb
 
 OutOfRange: TypeAlias = Literal["drop", "error"]
 Op: TypeAlias = str | Callable[..., Any]
 
 DEFAULT_TIMEOUT = httpx.Timeout(120.0, connect=5.0)
-CALL_HEADERS = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
 
 _OPERANDS = {
     "segmented_sum": ("x",),
@@ -27,11 +27,6 @@ _OPERANDS = {
     "segmented_mul": ("x", "y"),
     "segmented_matvec": ("v", "m"),
 }
-
-try:
-    __version__ = version("segops-client")
-except PackageNotFoundError:  # a source tree that is not installed
-    __version__ = "0+unknown"
 
 
 def _signature(operands: Sequence[str]) -> inspect.Signature:
@@ -93,6 +88,14 @@ class BaseClient:
             return packb(fields)
         except WireError as error:
             raise ArgumentValueError(error.field, error.reason) from error
+
+
+def call_headers(timeout: httpx.Timeout) -> dict[str, str]:
+    """Return the headers of a call; they tell the service how long its answer is waited for."""
+    headers = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
+    if timeout.read:
+        headers["x-request-timeout"] = np.format_float_positional(timeout.read, trim="-")
+    return headers
 
 
 def operation(op: Op) -> str:

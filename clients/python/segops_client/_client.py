@@ -10,11 +10,11 @@ import httpx
 from segops_client._answers import Health, read_arrays, read_health, read_json, settle
 from segops_client._arguments import Array, ArrayLike
 from segops_client._base import (
-    CALL_HEADERS,
     DEFAULT_TIMEOUT,
     BaseClient,
     Op,
     OutOfRange,
+    call_headers,
     operation,
 )
 from segops_client._retries import Outcome, Retries
@@ -39,10 +39,13 @@ class Client(BaseClient):
         Address of the service, such as ``http://localhost:8000``; a path is a prefix of all routes.
     timeout
         Limits of `httpx`, in seconds. The first call of a kind waits for its compilation, so the
-        time to read an answer is generous; a read that timed out is not repeated.
+        time to read an answer is generous. The service is told that time and, counted from the
+        start of the request, drops by then what it has not computed; a call whose time passed,
+        there (`DeadlineExceeded`) or here (`RequestTimeout`), is a `TimeoutError` and not repeated.
     retries
-        How often a request is repeated, with growing pauses or those that the service asks for,
-        where no connection was made or the service had no room (429) or was not ready (503).
+        How often a request is repeated, with growing pauses or those that the service asks for
+        (up to a minute), where no connection was made or the service had no room (429) or was not
+        ready (503).
     out_of_range
         What becomes of rows whose id lies outside ``[0, num_segments)``: ``"drop"`` leaves them
         out, as the library does, and ``"error"`` has the service refuse the request, naming the
@@ -79,6 +82,7 @@ class Client(BaseClient):
         self._http = httpx.Client(
             base_url=self._url, timeout=timeout, headers=self._headers, transport=transport
         )
+        self._call_headers = call_headers(self._http.timeout)
 
     def __enter__(self) -> Self:
         self._http.__enter__()
@@ -275,7 +279,7 @@ class Client(BaseClient):
         name = operation(op)
         body = self._encode(name, args, options, want, cotangent, tangents)
         request = self._http.build_request(
-            "POST", f"/v1/{name}", content=body, headers=CALL_HEADERS
+            "POST", f"/v1/{name}", content=body, headers=self._call_headers
         )
         return read_arrays(self._send(request, self._retries), want)
 

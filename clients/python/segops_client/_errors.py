@@ -14,6 +14,7 @@
         ├── InvalidArgument       also a ValueError; an id at fault has its `position`
         ├── ArrayTooLarge         also a ValueError; a size is over a limit of that service
         ├── BodyTooLarge
+        ├── RequestTooSlow        the request took too long to arrive
         ├── MalformedBody
         ├── UnsupportedMediaType
         ├── NotAcceptable
@@ -21,6 +22,8 @@
         ├── NotFound
         │   └── UnknownOp
         ├── MethodNotAllowed
+        ├── Unauthorized          the token is missing or not let in
+        ├── DeadlineExceeded      also a TimeoutError; nobody waits for the answer any more
         ├── Overloaded            try again after `retry_after` seconds
         ├── NotReady              likewise
         ├── OutOfMemory           of the device that computes
@@ -92,6 +95,8 @@ class Problem:
         First row at fault within the field.
     retry_after
         Seconds after which the service asks to be tried again.
+    request_id
+        Name of the request in the log of the service.
     """
 
     status: int
@@ -101,6 +106,7 @@ class Problem:
     field: str | None = None
     position: int | None = None
     retry_after: float | None = None
+    request_id: str | None = None
 
 
 class ServiceError(SegopsError):
@@ -115,6 +121,7 @@ class ServiceError(SegopsError):
         self.field = problem.field
         self.position = problem.position
         self.retry_after = problem.retry_after
+        self.request_id = problem.request_id
 
     def __str__(self) -> str:
         where = f"`{self.field}`: " if self.field else ""
@@ -131,6 +138,10 @@ class ArrayTooLarge(ServiceError, ValueError):
 
 class BodyTooLarge(ServiceError):
     """The request is longer than the service, or a proxy before it, takes."""
+
+
+class RequestTooSlow(ServiceError):
+    """The request took longer to arrive than the service, or a proxy before it, waits."""
 
 
 class MalformedBody(ServiceError):
@@ -161,6 +172,14 @@ class MethodNotAllowed(ServiceError):
     """The address does not take the HTTP method."""
 
 
+class Unauthorized(ServiceError):
+    """The service asks for a bearer token and was sent none that it lets in."""
+
+
+class DeadlineExceeded(ServiceError, TimeoutError):
+    """The time to read the answer passed before the service had it; it sends none."""
+
+
 class Overloaded(ServiceError):
     """The service has too much to do."""
 
@@ -180,6 +199,7 @@ class InternalError(ServiceError):
 _BY_SLUG: dict[str, type[ServiceError]] = {
     "array-too-large": ArrayTooLarge,
     "body-too-large": BodyTooLarge,
+    "deadline-exceeded": DeadlineExceeded,
     "internal": InternalError,
     "invalid-argument": InvalidArgument,
     "malformed-body": MalformedBody,
@@ -190,12 +210,16 @@ _BY_SLUG: dict[str, type[ServiceError]] = {
     "not-ready": NotReady,
     "out-of-memory": OutOfMemory,
     "overloaded": Overloaded,
+    "request-timeout": RequestTooSlow,
+    "unauthorized": Unauthorized,
     "unknown-op": UnknownOp,
     "unsupported-media-type": UnsupportedMediaType,
 }
 _BY_TYPE = {f"urn:segops:problem:{slug}": error for slug, error in _BY_SLUG.items()}
 _BY_STATUS: dict[int, type[ServiceError]] = {
+    401: Unauthorized,
     404: NotFound,
+    408: RequestTooSlow,
     413: BodyTooLarge,
     429: Overloaded,
     500: InternalError,
