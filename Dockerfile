@@ -46,13 +46,11 @@ RUN useradd --uid 10001 --no-log-init --no-create-home --shell /usr/sbin/nologin
     && install --directory --mode 1777 /cache
 COPY --from=build /opt/segops /opt/segops
 COPY deploy/healthcheck.py /opt/segops/healthcheck.py
-# JAX takes device memory as it needs it, not three quarters of the GPU at start.
 ENV PATH=/opt/segops/bin:${PATH} \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     XDG_CACHE_HOME=/cache \
     JAX_COMPILATION_CACHE_DIR=/cache/jax \
-    XLA_PYTHON_CLIENT_PREALLOCATE=false \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     SEGOPS_HOST=0.0.0.0 \

@@ -1,25 +1,26 @@
-"""Bodies: which encoding a request and its answer have, and the way to and from bytes."""
+"""Bodies: their two encodings, and the way from bytes and to bytes."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from enum import Enum
 
-from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
 
 from segops_client import wire
 from segops_service import json_arrays
+from segops_service.admission import Slot
 from segops_service.calls import Answer
 from segops_service.errors import (
     BodyTooLargeError,
     InvalidArgumentError,
     MalformedBodyError,
-    NotAcceptableError,
     NotJsonRepresentableError,
-    UnsupportedMediaTypeError,
 )
 from segops_service.operations import Operation
 from segops_service.settings import Settings
+
+Buffer = bytes | bytearray | memoryview
+Part = bytes | memoryview
 
 JSON_TYPE = "application/json"
 
@@ -31,48 +32,46 @@ class Encoding(Enum):
     JSON = JSON_TYPE
 
 
-_ENCODINGS: Mapping[str, Encoding] = {
+ENCODINGS: Mapping[str, Encoding] = {
     JSON_TYPE: Encoding.JSON,
     **dict.fromkeys(wire.MEDIA_TYPES, Encoding.MSGPACK),
 }
-_KNOWN = ", ".join(_ENCODINGS)
 
 
-def sent_encoding(headers: Headers) -> Encoding:
-    """Read the encoding of the request's body off its headers."""
-    coding = headers.get("content-encoding", "identity").strip().lower()
-    if coding != "identity":
-        raise UnsupportedMediaTypeError(
-            f"content encoding {coding!r} is not read here; send it plain"
-        )
-    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in _ENCODINGS:
-        raise UnsupportedMediaTypeError(f"content type must be one of {_KNOWN}, not {media_type!r}")
-    return _ENCODINGS[media_type]
-
-
-def answer_encoding(headers: Headers, sent: Encoding) -> Encoding:
-    """Choose the encoding of the answer: the request's, unless ``Accept`` prefers the other."""
-    accepted = _accepted(", ".join(headers.getlist("accept")) or "*/*")
-    best = max(Encoding, key=lambda encoding: (_quality(accepted, encoding), encoding is sent))
-    if _quality(accepted, best) == 0:
-        raise NotAcceptableError(f"the answer can be one of {_KNOWN}")
-    return best
-
-
-async def read(request: Request) -> bytearray:
+async def read(receive: Receive, slot: Slot) -> Buffer:
     """Read the whole body, which the limits middleware bounds.
 
-    One buffer that grows: tiny chunks cost no more than their bytes, large ones no second copy.
+    A server that hands it over at once spares a copy. Otherwise it is one buffer that grows: tiny
+    chunks cost no more than their bytes.
+
+    Raises
+    ------
+    ClientDisconnect
+        If the client hangs up before its end.
+    OverloadedError
+        If its length was not declared and there is no room for it.
     """
-    body = bytearray()
-    async for chunk in request.stream():
+    content, more = await _chunk(receive)
+    slot.charge(len(content))
+    if not more:
+        return content
+    body = bytearray(content)
+    while more:
+        chunk, more = await _chunk(receive)
+        slot.charge(len(body) + len(chunk))
         body += chunk
     return body
 
 
+async def _chunk(receive: Receive) -> tuple[Buffer, bool]:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
+
+
 def decode(
-    body: bytearray, encoding: Encoding, operation: Operation, settings: Settings
+    body: Buffer, encoding: Encoding, operation: Operation, settings: Settings
 ) -> Mapping[str, object]:
     """Fields of a body, with its arrays as NumPy arrays.
 
@@ -112,8 +111,10 @@ def decode(
     return _unpack(body, settings)
 
 
-def encode(answer: Answer, encoding: Encoding, settings: Settings) -> bytes:
-    """Bytes of an answer in the encoding that was chosen for it.
+def encode(answer: Answer, encoding: Encoding, settings: Settings) -> list[Part]:
+    """Bytes of an answer, in parts, in the encoding that was chosen for it.
+
+    Large arrays of a msgpack answer are parts of their own, which nobody copies.
 
     Raises
     ------
@@ -121,13 +122,13 @@ def encode(answer: Answer, encoding: Encoding, settings: Settings) -> bytes:
         If JSON cannot hold it, or should not for its size.
     """
     if encoding is Encoding.MSGPACK:
-        return wire.packb(answer)
+        return wire.pack_parts(answer)
     if size(answer) > settings.max_json_bytes:
         raise NotJsonRepresentableError(
             f"arrays of an answer in JSON may have {settings.max_json_bytes} bytes; "
             "ask for msgpack with the Accept header"
         )
-    return json_arrays.encode(answer)
+    return [json_arrays.encode(answer)]
 
 
 def size(answer: Answer) -> int:
@@ -135,7 +136,7 @@ def size(answer: Answer) -> int:
     return sum(array.nbytes for _, array in json_arrays.arrays(answer))
 
 
-def _unpack(body: bytearray, settings: Settings) -> Mapping[str, object]:
+def _unpack(body: Buffer, settings: Settings) -> Mapping[str, object]:
     limits = wire.Limits(max_bytes=settings.max_body_bytes, max_depth=8, max_items=1024)
     try:
         fields = wire.unpackb(body, limits=limits)
@@ -147,21 +148,3 @@ def _unpack(body: bytearray, settings: Settings) -> Mapping[str, object]:
     if not isinstance(fields, dict):
         raise MalformedBodyError("the body must be a map")
     return fields
-
-
-def _accepted(header: str) -> dict[str, float]:
-    """Quality by media range of an ``Accept`` header; what cannot be read is left out."""
-    qualities: dict[str, float] = {}
-    for entry in header.split(","):
-        media_range, *parameters = (part.strip().lower() for part in entry.split(";"))
-        quality = next((item[2:] for item in parameters if item.startswith("q=")), "1")
-        with suppress(ValueError):
-            qualities[media_range] = float(quality)
-    return qualities
-
-
-def _quality(accepted: Mapping[str, float], encoding: Encoding) -> float:
-    """Quality of an encoding: by its own names first, then by the widening wildcards."""
-    names = [name for name, known in _ENCODINGS.items() if known is encoding]
-    exact = [accepted[name] for name in names if name in accepted]
-    return max(exact) if exact else accepted.get("application/*", accepted.get("*/*", 0.0))

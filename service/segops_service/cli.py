@@ -1,16 +1,13 @@
 """Command line: ``segops-service serve``."""
 
 import argparse
-import logging
-import signal
-import sys
+import os
 from collections.abc import Sequence
-from types import FrameType
 
 import jax
-import uvicorn
 from pydantic import ValidationError
 
+from segops_service import logs, server
 from segops_service.app import create_app
 from segops_service.engine import Engine
 from segops_service.metadata import SERVICE_VERSION
@@ -26,37 +23,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = Settings(**options)
     except ValidationError as error:
         parser.error(str(error))
-    return serve(settings)
+    try:
+        return serve(settings)
+    except server.TlsError as error:
+        parser.error(str(error))
 
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT, finish what was accepted, and return the exit code."""
-    logging.basicConfig(format="%(levelname)-9s %(name)s: %(message)s")
-    logging.getLogger(__package__).setLevel(settings.log_level.upper())
+    logs.configure(settings)
+    prepare_jax(settings)
+    engine = Engine(settings)
+    return server.serve(create_app(settings, engine), settings, engine.drain)
+
+
+def prepare_jax(settings: Settings) -> None:
+    """Tell JAX what it reads before it looks for devices; what the operator told it stays.
+
+    Parameters
+    ----------
+    settings
+        The platform to compute on, and the share of a GPU's memory to take at the start.
+    """
     if settings.platform == "cpu":
         # Otherwise JAX would also set up a GPU that is there, and reserve its memory.
         jax.config.update("jax_platforms", "cpu")
-    engine = Engine(settings.platform, settings.cache_size)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(settings, engine),
-            host=settings.host,
-            port=settings.port,
-            lifespan="on",
-            log_level=settings.log_level,
-            timeout_keep_alive=settings.keep_alive_seconds,
-            timeout_graceful_shutdown=settings.shutdown_seconds,
-        )
-    )
-    # uvicorn raises the signal that stopped it once more when all is done: that is success.
-    signal.signal(signal.SIGTERM, _exit)
-    signal.signal(signal.SIGINT, _exit)
-    server.run()
-    return 0
-
-
-def _exit(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
-    sys.exit(0)
+    share = settings.preallocate
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "true" if share else "false")
+    if share and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:  # the older name of the same
+        os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(share))
 
 
 def _parser() -> argparse.ArgumentParser:

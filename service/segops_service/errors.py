@@ -8,6 +8,9 @@ ServiceError
  |- InvalidArgumentError         a field is missing, unknown or wrong
  |- ArrayTooLargeError           a field is right, but over a limit of this server
  |- NotJsonRepresentableError    the answer holds NaN or Inf and JSON was asked for
+ |- UnauthorizedError            no token that is let in was sent
+ |- OverloadedError              there is no room in the queue
+ |- DeadlineExceededError        the caller's own time limit passed
  |- NotReadyError                the device is not there, not yet, or no longer
  `- OutOfMemoryError             the device could not hold this computation
 """
@@ -55,6 +58,30 @@ class ArrayTooLargeError(ServiceError):
 
 class NotJsonRepresentableError(ServiceError):
     """The answer holds NaN or Inf, which JSON cannot carry."""
+
+
+class UnauthorizedError(ServiceError):
+    """The request carries no token that is let in."""
+
+
+class OverloadedError(ServiceError):
+    """The queue is full.
+
+    Parameters
+    ----------
+    detail
+        What is full.
+    retry_after
+        Whole seconds after which another try has a chance.
+    """
+
+    def __init__(self, detail: str, *, retry_after: int) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
+class DeadlineExceededError(ServiceError):
+    """The time that the caller gave passed before there was an answer."""
 
 
 class NotReadyError(ServiceError):

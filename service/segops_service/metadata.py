@@ -9,6 +9,7 @@ import jax
 from segops_service.engine import Engine
 from segops_service.operations import OPERATIONS, Operation, spell
 from segops_service.settings import Settings
+from segops_service.workers import platform_name
 
 _DISTRIBUTIONS = (
     "segops-service",
@@ -30,7 +31,7 @@ def metadata(settings: Settings, engine: Engine) -> dict[str, Any]:
     settings
         Source of the limits.
     engine
-        Source of the platform and the device; both are null until it knows them.
+        Source of the platform and the devices: null, and none, until it knows them.
 
     Returns
     -------
@@ -40,19 +41,12 @@ def metadata(settings: Settings, engine: Engine) -> dict[str, Any]:
     return {
         "versions": {name: _version(name) for name in _DISTRIBUTIONS},
         "requested_platform": engine.requested_platform,
-        "platform": platform_name(engine.device),
-        "devices": [] if engine.device is None else [_device(engine.device)],
+        "platform": next(map(platform_name, engine.devices), None),
+        "devices": [_device(device) for device in engine.devices],
         "ready": engine.obstacle is None,
         "limits": settings.model_dump(include=set(_LIMITS)),
         "ops": {name: _operation(operation) for name, operation in OPERATIONS.items()},
     }
-
-
-def platform_name(device: jax.Device | None) -> str | None:
-    """Name of a device's platform as ``SEGOPS_PLATFORM`` spells it."""
-    if device is None:
-        return None
-    return "cuda" if device.platform == "gpu" else device.platform
 
 
 def _device(device: jax.Device) -> Mapping[str, Any]:

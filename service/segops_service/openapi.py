@@ -1,32 +1,22 @@
-"""OpenAPI parts that the framework cannot see, since bodies are decoded by hand."""
+"""The OpenAPI document: the framework's, and the operations, which the framework does not see."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from segops_client.wire import MEDIA_TYPE as MSGPACK
-from segops_service import problems
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from segops_client.wire import MEDIA_TYPE, MEDIA_TYPES
+from segops_service import paths, problems, schemas
 from segops_service.body import JSON_TYPE
-from segops_service.operations import OPERATIONS, WANTS, Layout, Operation, spell
+from segops_service.heads import TIMEOUT_HEADER
+from segops_service.operations import OPERATIONS
+from segops_service.problems import Problem
+from segops_service.schemas import Schema
+from segops_service.settings import Settings
 
-Schema = dict[str, Any]
+Part = dict[str, Any]
 
-_BINARY: Schema = {
-    "type": "string",
-    "format": "binary",
-    "description": "The same map in msgpack, its arrays in the layout of msgpack-numpy.",
-}
-_PROBLEM: Schema = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string", "examples": [problems.INVALID_ARGUMENT.type]},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "field": {"type": "string", "description": "Dotted path of the field at fault."},
-        "position": {"type": "integer", "description": "First row at fault in that field."},
-    },
-}
 _X = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]
 _ONES = [[1.0, 1.0, 1.0]] * 3
 _IDENTITY = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
@@ -38,6 +28,88 @@ _OPERAND_EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "segmented_mul": {"x": _X, "y": [2.0, 3.0]},
     "segmented_matvec": {"v": _X, "m": [_IDENTITY, _IDENTITY]},
 }
+
+_MSGPACK = schemas.reference("msgpack")
+_CONTENT: Mapping[str, Part] = {
+    **{path: {JSON_TYPE: schemas.reference("health")} for path in paths.HEALTH},
+    "/v1/metadata": {JSON_TYPE: schemas.reference("metadata")},
+    "/v1/status": {JSON_TYPE: schemas.reference("status")},
+    paths.METRICS: {"text/plain": {"type": "string"}},
+}
+"""Answers of the service's own routes: schema by media type."""
+
+_ANYWHERE = frozenset(
+    {
+        problems.MALFORMED_REQUEST,
+        problems.REQUEST_TIMEOUT,
+        problems.OVERLOADED,
+        problems.HEAD_TOO_LARGE,
+        problems.INTERNAL,
+    }
+)
+_WRONG = frozenset(problems.PROBLEMS.values()) - {problems.UNAUTHORIZED} | _ANYWHERE
+_UNNAMED = (400, 408, 429, 431)
+"""Statuses that the server gives also where no request was read that it could name."""
+
+_REQUEST_ID: Part = {
+    "name": "X-Request-ID",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": (
+        "Name for the request, which the answer repeats: up to 128 letters, digits and `._-`; "
+        "any other is replaced."
+    ),
+}
+_REQUEST_TIMEOUT: Part = {
+    "name": TIMEOUT_HEADER,
+    "in": "header",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+    "description": "Seconds that the caller waits; past them nothing is computed for it.",
+}
+_RETRY_AFTER: Part = {
+    "required": True,
+    "schema": {"type": "integer", "minimum": 0},
+    "description": "Seconds after which another try has a chance.",
+}
+_CHALLENGE: Part = {"required": True, "schema": {"type": "string", "pattern": "^Bearer"}}
+
+
+def add(app: FastAPI, settings: Settings) -> None:
+    """Serve `document`, which is made when it is first asked for."""
+
+    def cached() -> Part:
+        if app.openapi_schema is None:
+            app.openapi_schema = document(app, settings)
+        return app.openapi_schema
+
+    app.openapi = cached  # type: ignore[method-assign]
+
+
+def document(app: FastAPI, settings: Settings) -> Part:
+    """Describe every route of an application.
+
+    Parameters
+    ----------
+    app
+        The application; its framework knows all routes but those of the operations.
+    settings
+        Whether tokens are needed, and where they are not.
+    """
+    whole = get_openapi(
+        title=app.title, version=app.version, summary=app.summary, routes=app.routes
+    )
+    items = {
+        **{f"/v1/{name}": {"post": _operation(name)} for name in OPERATIONS},
+        **{path: {"get": item["get"] | _service(path)} for path, item in whole["paths"].items()},
+    }
+    components = {
+        "schemas": schemas.schemas(),
+        "responses": {f"problem_{status}": part for status, part in _problems(_WRONG).items()},
+    }
+    if settings.tokens:
+        components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        _protect(items, settings)
+    return whole | {"paths": items, "components": components}
 
 
 def example(name: str) -> dict[str, Any]:
@@ -53,121 +125,84 @@ def example(name: str) -> dict[str, Any]:
     }
 
 
-def request_body(name: str, operation: Operation) -> Schema:
-    """OpenAPI request body of an operation."""
+def _operation(name: str) -> Part:
+    operation = OPERATIONS[name]
+    request = schemas.reference(schemas.request_name(name))
+    answer = schemas.reference(schemas.answer_name(name))
     return {
-        "required": True,
-        "content": {
-            JSON_TYPE: {"schema": _body_schema(operation), "example": example(name)},
-            MSGPACK: {"schema": _BINARY},
-        },
-    }
-
-
-def responses(operation: Operation) -> dict[int | str, Schema]:
-    """OpenAPI responses of an operation: its answer, and a document for each problem."""
-    return {
-        200: {
-            "description": "What was wanted, and nothing else.",
+        "tags": ["operations"],
+        "summary": operation.summary,
+        "operationId": name,
+        "parameters": [_REQUEST_ID, _REQUEST_TIMEOUT],
+        "requestBody": {
+            "required": True,
             "content": {
-                JSON_TYPE: {"schema": _answer_schema(operation)},
-                MSGPACK: {"schema": _BINARY},
+                JSON_TYPE: {"schema": request, "example": example(name)},
+                **{media_type: {"schema": _MSGPACK} for media_type in MEDIA_TYPES},
             },
         },
-        **_problem_responses({*problems.PROBLEMS.values(), problems.INTERNAL}),
+        "responses": {
+            "200": _success({JSON_TYPE: answer, MEDIA_TYPE: _MSGPACK}),
+            **{
+                status: {"$ref": f"#/components/responses/problem_{status}"}
+                for status in _problems(_WRONG)
+            },
+        },
     }
 
 
-def _problem_responses(kinds: Iterable[problems.Problem]) -> dict[int | str, Schema]:
-    by_status: dict[int, list[str]] = {}
+def _protect(items: Mapping[str, Part], settings: Settings) -> None:
+    """Note where a token is needed."""
+    for path, item in items.items():
+        for operation in item.values():
+            if not _is_public(path, settings):
+                operation["security"] = [{"bearer": []}]
+                operation["responses"] |= _problems([problems.UNAUTHORIZED])
+
+
+def _is_public(path: str, settings: Settings) -> bool:
+    if path in paths.HEALTH:
+        return "health" in settings.public_routes
+    return path == paths.METRICS and "metrics" in settings.public_routes
+
+
+def _service(path: str) -> Part:
+    kinds = _ANYWHERE | {problems.NOT_READY} if path.endswith("/ready") else _ANYWHERE
+    return {
+        "parameters": [_REQUEST_ID],
+        "responses": {"200": _success(_CONTENT[path]), **_problems(kinds)},
+    }
+
+
+def _success(content: Mapping[str, Schema]) -> Part:
+    return {
+        "description": "What was asked for.",
+        "headers": _headers(200),
+        "content": {media_type: {"schema": schema} for media_type, schema in content.items()},
+    }
+
+
+def _problems(kinds: Iterable[Problem]) -> dict[str, Part]:
+    """Responses for problems, by status."""
+    by_status: dict[int, list[Problem]] = {}
     for kind in sorted(kinds, key=lambda kind: (kind.status, kind.slug)):
-        by_status.setdefault(kind.status, []).append(kind.type)
+        by_status.setdefault(kind.status, []).append(kind)
+    return {str(status): _problem(status, same) for status, same in by_status.items()}
+
+
+def _problem(status: int, kinds: list[Problem]) -> Part:
     return {
-        status: {
-            "description": f"Problem of type {' or '.join(types)}.",
-            "content": {problems.MEDIA_TYPE: {"schema": _PROBLEM}},
-        }
-        for status, types in by_status.items()
+        "description": " ".join(f"{kind.title}." for kind in kinds),
+        "headers": _headers(status),
+        "content": {problems.MEDIA_TYPE: {"schema": schemas.problem(kinds)}},
     }
 
 
-NOT_READY = _problem_responses([problems.NOT_READY])
-
-
-def _body_schema(operation: Operation) -> Schema:
-    return {
-        "type": "object",
-        "required": [*operation.operands, "idx", "num_segments"],
-        "additionalProperties": False,
-        "properties": {
-            **_operand_schemas(operation),
-            "idx": {
-                "type": "array",
-                "items": {"type": "integer"},
-                "description": "Segment id of each row, (N,).",
-            },
-            "num_segments": {"type": "integer", "minimum": 0, "description": "S."},
-            "indices_are_sorted": {
-                "type": "boolean",
-                "default": False,
-                "description": "A promise, which is checked, that allows a faster path.",
-            },
-            "out_of_range": {
-                "type": "string",
-                "enum": ["error", "drop"],
-                "default": "error",
-                "description": "Whether an id outside [0, S) is refused or its row left out.",
-            },
-            "dtype": {
-                "type": "string",
-                "enum": ["float32", "float64"],
-                "default": "float32",
-                "description": "Type of all arrays; in JSON only, as msgpack arrays have one.",
-            },
-            "want": {
-                "type": "array",
-                "items": {"type": "string", "enum": list(WANTS)},
-                "minItems": 1,
-                "default": ["value"],
-            },
-            "cotangent": {
-                **_any_of(form.value for form in operation.forms),
-                "description": "g of vjp and hvp, in the shape of the value; ones if left out.",
-            },
-            "tangents": {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": _operand_schemas(operation),
-                "description": "t of jvp and hvp by operand; those left out are zero.",
-            },
-        },
+def _headers(status: int) -> dict[str, Part]:
+    own = {429: {"Retry-After": _RETRY_AFTER}, 401: {"WWW-Authenticate": _CHALLENGE}}
+    request_id = {
+        "required": status not in _UNNAMED,
+        "schema": {"type": "string"},
+        "description": "Name of the request in the server's log.",
     }
-
-
-def _answer_schema(operation: Operation) -> Schema:
-    value = _any_of(form.value for form in operation.forms)
-    gradients = {"type": "object", "properties": _operand_schemas(operation)}
-    return {
-        "type": "object",
-        "properties": {"value": value, "vjp": gradients, "jvp": value, "hvp": gradients},
-    }
-
-
-def _operand_schemas(operation: Operation) -> dict[str, Schema]:
-    return {
-        name: _any_of(form.operands[name] for form in operation.forms)
-        for name in operation.operands
-    }
-
-
-def _any_of(layouts: Iterable[Layout]) -> Schema:
-    schemas = [_array_schema(layout) for layout in layouts]
-    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-
-
-def _array_schema(layout: Layout) -> Schema:
-    schema: Schema = {"type": "number"}
-    for size in reversed(layout):
-        bounds = {"minItems": size, "maxItems": size} if isinstance(size, int) else {}
-        schema = {"type": "array", "items": schema, **bounds}
-    return {**schema, "description": spell(layout)}
+    return {"X-Request-ID": request_id, **own.get(status, {})}

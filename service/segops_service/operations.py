@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
 
 Layout = tuple[str | int, ...]
 Shape = tuple[int, ...]
@@ -13,6 +15,16 @@ def fill(layout: Layout, rows: int, segments: int) -> Shape:
     """Shape of a layout: ``N`` stands for the rows, ``S`` for the segments."""
     sizes = {"N": rows, "S": segments}
     return tuple(size if isinstance(size, int) else sizes[size] for size in layout)
+
+
+def count(layout: Layout, rows: int, segments: int) -> int:
+    """Numbers in an array of a layout."""
+    return (rows if layout[0] == "N" else segments) * _width(layout)
+
+
+@lru_cache
+def _width(layout: Layout) -> int:
+    return prod(size for size in layout[1:] if isinstance(size, int))
 
 
 def spell(layout: Layout) -> str:
@@ -35,15 +47,23 @@ class Operation:
     summary: str
     forms: tuple[Form, ...]
 
-    @property
+    @cached_property
     def operands(self) -> tuple[str, ...]:
         """Names of the differentiable operands, in the order of the signature."""
         return tuple(self.forms[0].operands)
 
     def form(self, ndim: int) -> Form | None:
         """Form whose first operand has ``ndim`` axes."""
-        first = self.operands[0]
-        return next((form for form in self.forms if len(form.operands[first]) == ndim), None)
+        return self._by_ndim.get(ndim)
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """Names of the fields that no request can do without."""
+        return (*self.operands, "idx", "num_segments")
+
+    @cached_property
+    def _by_ndim(self) -> Mapping[int, Form]:
+        return {len(form.operands[self.operands[0]]): form for form in self.forms}
 
 
 _SCALARS: Layout = ("N",)

@@ -11,13 +11,18 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 import segops
 from segops_client.wire import WireError
 from segops_service import errors
+from segops_service.exchange import exchange_of
 from segops_service.operations import OPERATIONS
 
 MEDIA_TYPE = "application/problem+json"
+HANG_UP = "hang-up"
+"""What stands for the problem of a request whose client has gone."""
+
 _CLIENT_CLOSED_REQUEST = 499
 _LONGEST = 1000
 
@@ -36,18 +41,24 @@ class Problem:
         return f"urn:segops:problem:{self.slug}"
 
 
+MALFORMED_REQUEST = Problem("malformed-request", 400, "The request is not valid HTTP")
 MALFORMED_BODY = Problem("malformed-body", 400, "The body cannot be read")
+UNAUTHORIZED = Problem("unauthorized", 401, "A bearer token is needed")
 NOT_FOUND = Problem("not-found", 404, "There is nothing at this address")
 UNKNOWN_OP = Problem("unknown-op", 404, "There is no such operation")
 METHOD_NOT_ALLOWED = Problem("method-not-allowed", 405, "The address does not take this method")
 NOT_ACCEPTABLE = Problem("not-acceptable", 406, "No accepted encoding can be written")
+REQUEST_TIMEOUT = Problem("request-timeout", 408, "The request arrives too slowly")
 BODY_TOO_LARGE = Problem("body-too-large", 413, "The body is too large")
 UNSUPPORTED_MEDIA_TYPE = Problem("unsupported-media-type", 415, "The encoding is not read here")
 INVALID_ARGUMENT = Problem("invalid-argument", 422, "An argument is invalid")
 ARRAY_TOO_LARGE = Problem("array-too-large", 422, "An array is too large for this server")
 NOT_JSON = Problem("not-json-representable", 422, "The answer cannot be written as JSON")
+OVERLOADED = Problem("overloaded", 429, "The server has too much to do")
+HEAD_TOO_LARGE = Problem("head-too-large", 431, "The head of the request is too large")
 INTERNAL = Problem("internal", 500, "The server failed")
 NOT_READY = Problem("not-ready", 503, "The server cannot compute now")
+DEADLINE_EXCEEDED = Problem("deadline-exceeded", 503, "The request's time limit passed")
 OUT_OF_MEMORY = Problem("out-of-memory", 507, "The device has not enough memory")
 
 PROBLEMS: Mapping[type[Exception], Problem] = {
@@ -58,6 +69,9 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
     errors.InvalidArgumentError: INVALID_ARGUMENT,
     errors.ArrayTooLargeError: ARRAY_TOO_LARGE,
     errors.NotJsonRepresentableError: NOT_JSON,
+    errors.UnauthorizedError: UNAUTHORIZED,
+    errors.OverloadedError: OVERLOADED,
+    errors.DeadlineExceededError: DEADLINE_EXCEEDED,
     errors.NotReadyError: NOT_READY,
     errors.OutOfMemoryError: OUT_OF_MEMORY,
     WireError: MALFORMED_BODY,
@@ -75,6 +89,23 @@ class Document(msgspec.Struct, omit_defaults=True):
     detail: str
     field: str | None = None
     position: int | None = None
+
+
+class ProblemResponse(Response):
+    """A problem document; sending it notes the problem with the request."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self, problem: Problem, document: Document, headers: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(msgspec.json.encode(document), problem.status, headers)
+        self._slug = problem.slug
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the document."""
+        exchange_of(scope).problem = self._slug
+        await super().__call__(scope, receive, send)
 
 
 def problem_response(
@@ -108,12 +139,7 @@ def problem_response(
         None if field is None else field[:_LONGEST],
         position,
     )
-    return Response(
-        msgspec.json.encode(document),
-        status_code=problem.status,
-        headers=headers,
-        media_type=MEDIA_TYPE,
-    )
+    return ProblemResponse(problem, document, headers)
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -126,6 +152,16 @@ def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+def is_foreseen(error: Exception) -> bool:
+    """Whether an error says something about the request, and not about this server."""
+    return any(kind in PROBLEMS for kind in type(error).__mro__)
+
+
+async def response_to(request: Request, error: Exception) -> Response:
+    """Answer an error of an endpoint outside of the framework, as the framework would."""
+    return await (_expected if is_foreseen(error) else _unexpected)(request, error)
+
+
 async def _expected(_: Request, error: Exception) -> Response:
     problem = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     return problem_response(
@@ -133,7 +169,16 @@ async def _expected(_: Request, error: Exception) -> Response:
         str(error),
         field=getattr(error, "field", None) or getattr(error, "argument", None),
         position=getattr(error, "position", None),
+        headers=_headers(error),
     )
+
+
+def _headers(error: Exception) -> dict[str, str] | None:
+    if isinstance(error, errors.OverloadedError):
+        return {"retry-after": str(error.retry_after)}
+    if isinstance(error, errors.UnauthorizedError):
+        return {"www-authenticate": "Bearer"}
+    return None
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -162,15 +207,17 @@ async def _request_validation(_: Request, error: Exception) -> Response:
     return problem_response(INVALID_ARGUMENT, first["msg"], field=field)
 
 
-async def _disconnected(_: Request, __: Exception) -> Response:
+async def _disconnected(request: Request, _: Exception) -> Response:
     """Nobody reads this answer; it keeps a hang-up from counting as a failure of the server."""
+    exchange_of(request.scope).problem = HANG_UP
     return Response(status_code=_CLIENT_CLOSED_REQUEST)
 
 
-async def _unexpected(_: Request, __: Exception) -> Response:
+async def _unexpected(request: Request, _: Exception) -> Response:
     # The server closes the connection after a failure; the header keeps clients from reusing it.
+    request_id = exchange_of(request.scope).request_id
     return problem_response(
         INTERNAL,
-        "the request failed here; the server's log says why",
+        f"the request failed here; the server's log says why, at the request id {request_id}",
         headers={"connection": "close"},
     )

@@ -1,45 +1,21 @@
-"""Routes: the operations, health and metadata."""
+"""Routes beside the operations: health, metadata, status and metrics."""
 
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from fastapi import APIRouter, Request, Response
-from starlette.concurrency import run_in_threadpool
+from fastapi import APIRouter, Response
 
-from segops_service import body, openapi
-from segops_service.calls import Call
+from segops_service.admission import Admission
 from segops_service.engine import Engine
 from segops_service.metadata import metadata
-from segops_service.operations import OPERATIONS, Operation
+from segops_service.metrics import CONTENT_TYPE, Metrics
 from segops_service.settings import Settings
-from segops_service.validation import validate
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_INLINE_BYTES = 64 * 1024
-"""Up to here the hop to another thread costs more than the work that it takes off the loop."""
+from segops_service.status import status
 
 
-def operation_router(settings: Settings, engine: Engine) -> APIRouter:
-    """``POST /v1/{op}`` for each operation."""
-    router = APIRouter(prefix="/v1", tags=["operations"])
-    for name, operation in OPERATIONS.items():
-        router.add_api_route(
-            f"/{name}",
-            _operation_endpoint(name, operation, settings, engine),
-            methods=["POST"],
-            name=name,
-            summary=operation.summary,
-            response_class=Response,
-            responses=openapi.responses(operation),
-            openapi_extra={"requestBody": openapi.request_body(name, operation)},
-        )
-    return router
-
-
-def service_router(settings: Settings, engine: Engine) -> APIRouter:
-    """Health, also under the addresses that Triton and KServe tools ask, and metadata."""
+def service_router(
+    settings: Settings, engine: Engine, admission: Admission, metrics: Metrics
+) -> APIRouter:
+    """Health, also under the addresses that Triton and KServe tools ask, and what is measured."""
     router = APIRouter(tags=["service"])
 
     async def live() -> dict[str, str]:
@@ -52,39 +28,21 @@ def service_router(settings: Settings, engine: Engine) -> APIRouter:
         return {"status": "ready"}
 
     async def describe() -> dict[str, Any]:
-        """Versions, platform, device, limits and operations."""
+        """Versions, platform, devices, limits and operations."""
         return metadata(settings, engine)
+
+    async def report() -> dict[str, Any]:
+        """Queue, cache, and the work of each device."""
+        return status(settings, engine, admission)
+
+    async def scrape() -> Response:
+        """Metrics in the text format of Prometheus."""
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
 
     for version in ("v1", "v2"):
         router.add_api_route(f"/{version}/health/live", live, name=f"live-{version}")
-        router.add_api_route(
-            f"/{version}/health/ready", ready, name=f"ready-{version}", responses=openapi.NOT_READY
-        )
+        router.add_api_route(f"/{version}/health/ready", ready, name=f"ready-{version}")
     router.add_api_route("/v1/metadata", describe, name="metadata")
+    router.add_api_route("/v1/status", report, name="status")
+    router.add_api_route("/v1/metrics", scrape, name="metrics", response_class=Response)
     return router
-
-
-def _operation_endpoint(
-    name: str, operation: Operation, settings: Settings, engine: Engine
-) -> Callable[..., Any]:
-    def parse(content: bytearray, sent: body.Encoding) -> Call:
-        return validate(name, body.decode(content, sent, operation, settings), settings)
-
-    async def endpoint(request: Request) -> Response:
-        engine.require_ready()
-        sent = body.sent_encoding(request.headers)
-        wanted = body.answer_encoding(request.headers, sent)
-        content = await body.read(request)
-        call = await _beside_loop(len(content), parse, content, sent)
-        answer = await engine.compute(call)
-        encoded = await _beside_loop(body.size(answer), body.encode, answer, wanted, settings)
-        return Response(encoded, media_type=wanted.value)
-
-    return endpoint
-
-
-async def _beside_loop(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function of ``size`` bytes in a thread, or in place where it is over at once."""
-    if size <= _INLINE_BYTES:
-        return function(*args, **kwargs)
-    return await run_in_threadpool(function, *args, **kwargs)

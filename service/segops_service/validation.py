@@ -1,16 +1,14 @@
 """From the fields of a body to a :class:`Call`, or a fault that names the field."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import segops
 from segops_service.calls import Array, Call
 from segops_service.errors import ArrayTooLargeError, InvalidArgumentError
-from segops_service.operations import OPERATIONS, WANTS, Form, Layout, Operation, fill, spell
+from segops_service.operations import OPERATIONS, WANTS, Form, Layout, Operation, count, fill, spell
 from segops_service.settings import Settings
 
 Fields = Mapping[str, object]
@@ -48,11 +46,12 @@ def validate(name: str, fields: Fields, settings: Settings) -> Call:
     operation = OPERATIONS[name]
     _check_names(operation, fields)
     num_segments = _num_segments(fields["num_segments"], settings)
-    want = _want(fields.get("want", ["value"]))
+    want = _want(fields["want"]) if "want" in fields else ("value",)
     idx = _idx(fields["idx"], settings)
     form, dtype = _form(operation, fields)
     frame = _Frame(form, dtype, rows=len(idx), segments=num_segments)
     frame.check_output(want, settings.max_output_bytes)
+    ids_in_range, ids_ascend = _check_ids(fields, idx, num_segments, settings)
     return Call(
         op=name,
         operands={
@@ -60,15 +59,15 @@ def validate(name: str, fields: Fields, settings: Settings) -> Call:
         },
         cotangent=frame.cotangent(fields, want),
         tangents=frame.tangents(fields, want),
-        indices_are_sorted=_check_ids(fields, idx, num_segments),
         idx=idx,
         num_segments=num_segments,
         want=want,
+        ids_in_range=ids_in_range,
+        ids_ascend=ids_ascend,
     )
 
 
-@dataclass(frozen=True)
-class _Frame:
+class _Frame(NamedTuple):
     """The form, the dtype and the sizes that all arrays of one request share."""
 
     form: Form
@@ -113,7 +112,7 @@ class _Frame:
                 "jvp and hvp need tangents, a map from operands to arrays", field="tangents"
             )
         arrays = {name: self._tangent(name, array) for name, array in value.items()}
-        return arrays if is_needed else {}
+        return {name: arrays[name] for name in self.form.operands if name in arrays and is_needed}
 
     def _tangent(self, name: str, value: object) -> Array:
         field = f"tangents.{name}"
@@ -125,12 +124,11 @@ class _Frame:
 
     def check_output(self, want: Want, max_bytes: int) -> None:
         """Bound the answer before anything is allocated for it."""
-        value = prod(fill(self.form.value, self.rows, self.segments))
-        operands = sum(
-            prod(fill(layout, self.rows, self.segments)) for layout in self.form.operands.values()
-        )
-        sizes = {"value": value, "jvp": value, "vjp": operands, "hvp": operands}
-        total = sum(sizes[name] for name in want) * self.dtype.itemsize
+        sizes = (self.rows, self.segments)
+        value = count(self.form.value, *sizes)
+        operands = sum(count(layout, *sizes) for layout in self.form.operands.values())
+        numbers = {"value": value, "jvp": value, "vjp": operands, "hvp": operands}
+        total = sum(numbers[name] for name in want) * self.dtype.itemsize
         if total > max_bytes:
             raise ArrayTooLargeError(
                 f"the answer would take {total} bytes, the limit here is {max_bytes}",
@@ -141,7 +139,7 @@ class _Frame:
 
 
 def _check_names(operation: Operation, fields: Fields) -> None:
-    required = (*operation.operands, "idx", "num_segments")
+    required = operation.required
     for name in fields:
         if name not in required and name not in OPTIONS:
             known = ", ".join((*required, *OPTIONS))
@@ -202,14 +200,26 @@ def _idx(value: object, settings: Settings) -> Array:
     return value
 
 
-def _check_ids(fields: Fields, idx: Array, num_segments: int) -> bool:
-    """Check the ids against what the request says of them; return whether they are sorted."""
+def _check_ids(
+    fields: Fields, idx: Array, num_segments: int, settings: Settings
+) -> tuple[bool, bool]:
+    """Check the ids against what the request says of them.
+
+    Returns
+    -------
+    tuple
+        Whether all are known to be in range, and whether they are known to ascend. Where nobody
+        promised that, it is looked at only where it pays: in a launch that is large.
+    """
     is_sorted = _boolean("indices_are_sorted", fields.get("indices_are_sorted", False))
+    in_range = not len(idx) or (int(idx.min()) >= 0 and int(idx.max()) < num_segments)
     if _choice("out_of_range", fields.get("out_of_range", "error"), ("error", "drop")) == "error":
-        segops.check_segment_ids(idx, num_segments, indices_are_sorted=is_sorted)
+        if is_sorted or not in_range:
+            segops.check_segment_ids(idx, num_segments, indices_are_sorted=is_sorted)
     elif is_sorted:
         _check_order(idx)
-    return is_sorted
+    is_large = len(idx) > settings.batch_rows
+    return in_range, is_sorted or (is_large and bool((idx[1:] >= idx[:-1]).all()))
 
 
 def _check_order(idx: Array) -> None:

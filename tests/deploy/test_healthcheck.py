@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -11,21 +12,29 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import trustme
 
 
 @contextmanager
-def server(status: int) -> Iterator[int]:
+def server(
+    status: int, tls: ssl.SSLContext | None = None, token: str | None = None
+) -> Iterator[int]:
     """Answer the readiness route with `status`, any other with 404; yields the port."""
+    expected = None if token is None else f"Bearer {token}"
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status if self.path == "/v1/health/ready" else 404)
+            allowed = self.headers["authorization"] == expected
+            found = self.path == "/v1/health/ready"
+            self.send_response(status if allowed and found else 404)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as http:
+        if tls is not None:
+            http.socket = tls.wrap_socket(http.socket, server_side=True)
         thread = threading.Thread(target=http.serve_forever)
         thread.start()
         try:
@@ -35,8 +44,9 @@ def server(status: int) -> Iterator[int]:
             thread.join()
 
 
-def check(root: Path, port: int) -> subprocess.CompletedProcess[str]:
+def check(root: Path, port: int, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
+        **variables,
         "SEGOPS_PORT": str(port),
         "http_proxy": "http://127.0.0.1:9",  # a proxy is none of the check's business
     }
@@ -56,3 +66,19 @@ def test_silent_port_is_unhealthy_without_a_traceback(root: Path) -> None:
         unused.bind(("127.0.0.1", 0))
         done = check(root, unused.getsockname()[1])
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_service_with_tls_is_asked_over_tls_whatever_name_it_has(root: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("segops.example").configure_cert(context)
+    with server(200, tls=context) as port:
+        done = check(root, port, SEGOPS_TLS_CERTIFICATE="chain.pem")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert check(root, port).returncode == 1
+
+
+def test_a_service_that_asks_for_a_token_gets_its_own(root: Path) -> None:
+    with server(200, token="second-to-none") as port:
+        done = check(root, port, SEGOPS_TOKENS="second-to-none, another")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert check(root, port).returncode == 1

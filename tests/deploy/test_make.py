@@ -86,6 +86,16 @@ def test_serve_needs_no_developer_tools(root: Path, tmp_path: Path) -> None:
     assert "[dev]" not in plan
 
 
+def test_the_fuzzer_is_installed_for_fuzzing_alone(root: Path, venv: Path) -> None:
+    plan = planned(root, venv, "fuzz", "FUZZ_SECONDS=7")
+    assert ".[fuzz]" in plan
+    assert "-m tests.fuzz 7" in plan
+    (venv / ".fuzz").touch()
+    os.utime(venv / ".fuzz", (2**32, 2**32))
+    assert "pip install" not in planned(root, venv, "fuzz")
+    assert "[fuzz]" not in planned(root, venv.with_name("fresh"), "test")
+
+
 def test_old_python_is_told_what_is_needed(root: Path, tmp_path: Path) -> None:
     old = tmp_path / "python3.10"
     code = "import sys; sys.version_info = (3, 10, 0); exec(sys.argv[1])"

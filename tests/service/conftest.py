@@ -6,26 +6,29 @@ import httpx
 import jax
 import pytest
 
-from segops_service import Engine, Settings
-from tests.service.helpers import Process, process, serving
+from segops_service import Settings
+from tests.service.helpers import Process, Running, process, running, serving
 
 
-@pytest.fixture(scope="package")
-def engine() -> Iterator[Engine]:
-    """A started engine; it turns on x64 for the process, which is undone afterwards."""
+@pytest.fixture(scope="package", autouse=True)
+def x64() -> Iterator[None]:
+    """Undo the x64 mode that engines turn on for the process."""
     before = jax.config.jax_enable_x64
-    engine = Engine("cpu")
-    engine.start().result()
-    assert engine.obstacle is None
-    yield engine
-    engine.stop()
+    yield
     jax.config.update("jax_enable_x64", before)
 
 
 @pytest.fixture(scope="package")
-def client(engine: Engine) -> Iterator[httpx.Client]:
+def engine() -> Iterator[Running]:
+    """A running engine."""
+    with running() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="package")
+def client() -> Iterator[httpx.Client]:
     """Client of a server with the default settings."""
-    with serving(Settings(), engine) as client:
+    with serving(Settings()) as client:
         yield client
 
 

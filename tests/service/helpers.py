@@ -1,5 +1,7 @@
 """Running servers, requests in msgpack, and the six operations as NumPy float64 formulas."""
 
+import asyncio
+import gc
 import os
 import re
 import resource
@@ -7,20 +9,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
-import uvicorn
 
 from segops_client import wire
 from segops_service import Engine, Settings, create_app
+from segops_service.calls import Call
+from segops_service.exchange import Exchange
 from segops_service.operations import OPERATIONS, fill
+from segops_service.server import Server
 
+T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 
@@ -29,18 +34,79 @@ JSON = {"content-type": "application/json"}
 WANTS = ("value", "vjp", "jvp", "hvp")
 
 
+@dataclass
+class Running:
+    """An engine on an event loop of its own, in a thread."""
+
+    engine: Engine
+    loop: asyncio.AbstractEventLoop
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the engine's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(120)
+
+    def compute(self, *calls: Call) -> list[Any]:
+        """Submit calls at the same moment; return their answers, or what was raised."""
+
+        async def gather() -> list[Any]:
+            futures = [self.engine.submit(call, Exchange("")) for call in calls]
+            return await asyncio.gather(*futures, return_exceptions=True)
+
+        return self.run(gather())
+
+    def answer(self, call: Call) -> Any:
+        """Return the answer of one call, or raise."""
+        (answer,) = self.compute(call)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
 @contextmanager
-def serving(settings: Settings, engine: Engine) -> Iterator[httpx.Client]:
-    """Serve an application on a free port of this process; the engine is started elsewhere."""
-    app = create_app(settings, engine)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_level="warning"))
+def running(**settings: Any) -> Iterator[Running]:
+    """Run an engine that is ready, with some settings, and stop it at the end.
+
+    It must leave no task behind, and no error that nobody looked at.
+    """
+    loop = asyncio.new_event_loop()
+    faults: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, fault: faults.append(fault))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    running = Running(Engine(Settings(**{"platform": "cpu", **settings})), loop)
+    try:
+        running.run(running.engine.start())
+        running.run(running.engine.wait_until_set_up())
+        yield running
+        running.run(running.engine.stop())
+        assert running.run(_tasks_left()) == set()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    gc.collect()
+    assert not faults
+
+
+async def _tasks_left() -> set[str]:
+    await asyncio.sleep(0)  # what was cancelled ends now
+    return {repr(task) for task in asyncio.all_tasks() - {asyncio.current_task()}}
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[httpx.Client]:
+    """Serve an application, ready, on a free port of this process."""
+    settings = settings.model_copy(update={"port": 0, "platform": "cpu"})
+    engine = Engine(settings)
+    server = Server(create_app(settings, engine), settings, engine.drain)
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+        deadline = time.monotonic() + 120
+        while not server.started or engine.obstacle is not None:
+            assert time.monotonic() < deadline, engine.obstacle
+            time.sleep(0.005)
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=120) as client:
             yield client
     finally:
         server.should_exit = True
@@ -149,6 +215,21 @@ class Case:
     def fields(self) -> dict[str, Any]:
         """Body of a request for the value alone."""
         return {**self.operands, "idx": self.idx, "num_segments": self.num_segments}
+
+    def call(self, *want: str, **changes: Any) -> Call:
+        """Call of the engine, with cotangent and tangents where they are of use."""
+        want = want or ("value",)
+        call = Call(
+            self.op,
+            self.operands,
+            self.idx,
+            self.num_segments,
+            want,
+            self.cotangent if {"vjp", "hvp"} & {*want} else None,
+            self.tangents if {"jvp", "hvp"} & {*want} else {},
+            ids_in_range=True,
+        )
+        return replace(call, **changes)
 
     @property
     def all_fields(self) -> dict[str, Any]:

@@ -9,34 +9,65 @@ from contextlib import contextmanager
 import httpx
 import numpy as np
 import pytest
+from starlette.types import ASGIApp, Message
 
 from segops_client import wire
 from segops_service import Engine, Settings, create_app
-from tests.service.helpers import MSGPACK, Process, case, process
+from segops_service.exchange import Exchange
+from tests.service.helpers import MSGPACK, Process, case, process, running
 
 
-def test_the_lifespan_starts_the_engine_and_stops_it() -> None:
-    engine = Engine("cpu")
-    app = create_app(Settings(), engine)
+class Lifespan:
+    """The messages between a server and an application about the application's life."""
 
+    def __init__(self, app: ASGIApp) -> None:
+        self._inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._outbox: asyncio.Queue[Message] = asyncio.Queue()
+        scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        self._task = asyncio.ensure_future(app(scope, self._inbox.get, self._outbox.put))
+
+    async def startup(self) -> None:
+        await self._exchange("startup")
+
+    async def shutdown(self) -> None:
+        await self._exchange("shutdown")
+        await self._task
+
+    async def _exchange(self, moment: str) -> None:
+        self._inbox.put_nowait({"type": f"lifespan.{moment}"})
+        answer = await asyncio.wait_for(self._outbox.get(), 60)
+        assert answer["type"] == f"lifespan.{moment}.complete"
+
+
+def test_the_lifespan_starts_the_engine_without_waiting_and_stops_it() -> None:
     async def live_through() -> None:
-        async with app.router.lifespan_context(app):
-            deadline = time.monotonic() + 60
-            while engine.obstacle is not None:
-                assert time.monotonic() < deadline, engine.obstacle
-                await asyncio.sleep(0.01)
+        engine = Engine(Settings(platform="cpu"))
+        lifespan = Lifespan(create_app(Settings(), engine))
+        await lifespan.startup()
+        assert "set up" in (engine.obstacle or "")
+        await engine.wait_until_set_up()
+        assert engine.obstacle is None
+        answer = engine.submit(case("segmented_sum").call(), Exchange(""))
+        await lifespan.shutdown()
+        assert answer.done()
+        assert "shutting down" in (engine.obstacle or "")
+        assert {device.state for device in engine.snapshot().devices} == {"stopped"}
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(live_through())
-    assert "shutting down" in (engine.obstacle or "")
 
 
 def test_two_applications_share_nothing() -> None:
-    one, two = Engine("cpu"), Engine("cpu")
-    assert create_app(Settings(), one).router is not create_app(Settings(), two).router
-    one.start().result()
-    assert (one.obstacle, one.compiled.cache_info().misses) == (None, 1)
-    assert (two.obstacle is None, two.compiled.cache_info().misses) == (False, 0)
-    one.stop()
+    with running() as one, running() as two:
+        first, second = (create_app(Settings(), other.engine) for other in (one, two))
+        assert first.framework.router is not second.framework.router
+        assert first.admission is not second.admission
+        assert first.metrics is not second.metrics
+        before = two.engine.snapshot().cache
+        one.answer(case("segmented_mean").call())
+        assert two.engine.snapshot().cache == before
+        with first.admission.enter(10):
+            assert second.admission.requests == 0
 
 
 @contextmanager

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from jaxlib import xla_client
 
 from segops_client import wire
-from segops_service import __version__
-from segops_service.cli import main
+from segops_service import Settings, __version__
+from segops_service.cli import main, prepare_jax
 from tests.service.helpers import MSGPACK, Process, case, post, problem, process
 
 COMMAND = [sys.executable, "-m", "segops_service"]
@@ -60,6 +62,44 @@ def test_a_port_that_is_taken_is_a_failure() -> None:
         )
     assert done.returncode != 0
     assert "address already in use" in done.stderr
+
+
+def test_a_certificate_without_its_key_is_named_and_starts_nothing(tmp_path: Path) -> None:
+    certificate = tmp_path / "chain.pem"
+    certificate.touch()
+    done = subprocess.run(
+        [*COMMAND, "serve"],
+        env={**os.environ, "SEGOPS_PLATFORM": "cpu", "SEGOPS_TLS_CERTIFICATE": str(certificate)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "SEGOPS_TLS_KEY" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("share", "given", "expected"),
+    [
+        (0, {}, {"PYTHON_CLIENT_PREALLOCATE": "false"}),
+        (0.5, {}, {"PYTHON_CLIENT_PREALLOCATE": "true", "CLIENT_MEM_FRACTION": "0.5"}),
+        (0.5, {"PYTHON_CLIENT_PREALLOCATE": "false", "CLIENT_MEM_FRACTION": "0.1"}, {}),
+        (0.5, {"PYTHON_CLIENT_MEM_FRACTION": "0.1"}, {"PYTHON_CLIENT_PREALLOCATE": "true"}),
+    ],
+)
+def test_the_share_of_a_gpu_s_memory_is_told_to_jax_unless_the_operator_did(
+    share: float,
+    given: dict[str, str],
+    expected: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "environ", {f"XLA_{name}": value for name, value in given.items()})
+    prepare_jax(Settings(preallocate=share))
+    assert os.environ == {f"XLA_{name}": value for name, value in {**given, **expected}.items()}
+    options = xla_client.generate_pjrt_gpu_plugin_options()  # refuses both names of the share
+    assert options["preallocate"] is (os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true")
 
 
 def test_an_option_overrides_its_variable(server: Process) -> None:

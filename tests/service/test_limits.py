@@ -1,7 +1,6 @@
 """Limits on bodies, arrays and answers."""
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,17 +9,18 @@ import numpy as np
 import pytest
 
 from segops_client import wire
-from segops_service import Engine, Settings
+from segops_service import Settings
 from segops_service.errors import BodyTooLargeError
 from segops_service.limits import BodyLimit
 from tests.service.helpers import JSON, MSGPACK, case, post, problem, serving
+from tests.service.raw import Client, head, resident
 
 SUM = "/v1/segmented_sum"
 LIMIT = 4096
 
 
 @pytest.fixture(scope="module")
-def small(engine: Engine) -> Iterator[httpx.Client]:
+def small() -> Iterator[httpx.Client]:
     """Client of a server with small limits."""
     settings = Settings(
         max_body_bytes=LIMIT,
@@ -29,18 +29,14 @@ def small(engine: Engine) -> Iterator[httpx.Client]:
         max_segments=1000,
         max_output_bytes=2048,
     )
-    with serving(settings, engine) as client:
+    with serving(settings) as client:
         yield client
 
 
 def test_a_declared_length_over_the_limit_is_refused_before_the_body(small: httpx.Client) -> None:
-    address = (small.base_url.host, small.base_url.port)
-    with socket.create_connection(address, timeout=30) as connection:
-        connection.sendall(
-            b"POST /v1/segmented_sum HTTP/1.1\r\nHost: here\r\n"
-            b"Content-Type: application/json\r\nContent-Length: 10737418240\r\n\r\n"
-        )
-        assert b"413" in connection.recv(4096)
+    with Client(small.base_url.port) as client:
+        client.send(head(SUM, 10 * 2**30, "Content-Type: application/json"))
+        assert client.response().status == 413
 
 
 def test_an_undeclared_length_is_refused_once_its_total_is_over_the_limit(
@@ -52,10 +48,24 @@ def test_an_undeclared_length_is_refused_once_its_total_is_over_the_limit(
     problem(small.post(SUM, content=chunks(), headers=JSON), 413, "body-too-large")
 
 
-def test_a_body_at_the_limit_passes(engine: Engine) -> None:
+@pytest.mark.parametrize("length", ["Content-Length: 10737418240", "Transfer-Encoding: chunked"])
+def test_a_body_without_end_takes_no_memory(small: httpx.Client, length: str) -> None:
+    content = bytes(2**20)
+    piece = b"100000\r\n" + content + b"\r\n" if "chunked" in length else content
+    fields = f"POST {SUM} HTTP/1.1\r\nContent-Type: application/json\r\n{length}\r\n\r\n"
+    with Client(small.base_url.port) as client:
+        client.send(fields.encode(), piece)
+        assert client.response().status == 413
+        before = resident()
+        for _ in range(128):
+            client.send(piece)
+        assert resident() - before < 32 * 2**20
+
+
+def test_a_body_at_the_limit_passes() -> None:
     body = wire.packb(case("segmented_sum").fields)
     for limit, expected in ((len(body), 200), (len(body) - 1, 413)):
-        with serving(Settings(max_body_bytes=limit), engine) as client:
+        with serving(Settings(max_body_bytes=limit)) as client:
             assert client.post(SUM, content=body, headers=MSGPACK).status_code == expected
             chunked = client.post(SUM, content=iter([body]), headers=MSGPACK)
             assert chunked.status_code == expected

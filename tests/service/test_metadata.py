@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 import httpx
+import jax
 
 from segops_service import Engine, Settings
 from segops_service.metadata import metadata
@@ -14,7 +15,9 @@ def test_metadata_names_versions_platform_limits_and_operations(client: httpx.Cl
     assert described["versions"]["jax"] == version("jax")
     assert described["versions"]["warp-lang"] == version("warp-lang")
     assert (described["requested_platform"], described["platform"]) == ("cpu", "cpu")
-    assert [device["platform"] for device in described["devices"]] == ["cpu"]
+    assert [(device["id"], device["platform"]) for device in described["devices"]] == [
+        (device.id, "cpu") for device in jax.devices("cpu")
+    ]
     assert described["ready"] is True
     assert described["limits"] == {
         name: getattr(Settings(), name)
@@ -34,6 +37,7 @@ def test_metadata_names_versions_platform_limits_and_operations(client: httpx.Cl
 
 
 def test_a_platform_is_not_claimed_before_its_device_is_known() -> None:
-    described = metadata(Settings(), Engine("cuda"))
+    settings = Settings(platform="cuda")
+    described = metadata(settings, Engine(settings))
     assert (described["platform"], described["devices"], described["ready"]) == (None, [], False)
     assert described["requested_platform"] == "cuda"

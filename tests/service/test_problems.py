@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+from typing import Any
 
 import httpx
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 from fastapi import FastAPI
 
 from segops_client import wire
-from segops_service import Engine, Settings, problems
-from segops_service.calls import Answer, Call
+from segops_service import Engine, Settings, create_app, problems
+from segops_service.calls import Call
+from segops_service.exchange import Exchange
 from segops_service.problems import add_problem_handlers
-from tests.service.helpers import JSON, MSGPACK, case, post, problem, process, refused, serving
+from tests.service.asgi import Reply, scope, serve
+from tests.service.helpers import JSON, MSGPACK, case, post, problem, process, refused
 
 SUM = "/v1/segmented_sum"
 
@@ -84,32 +87,37 @@ def test_a_fault_of_the_wire_names_its_field(client: httpx.Client) -> None:
 
 
 class _Failing(Engine):
-    """An engine whose computations fail in a way that nobody foresaw."""
+    """An engine that fails in a way that nobody foresaw."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__("cpu")
+        super().__init__(Settings(platform="cpu"))
         self.error = error
 
-    def require_ready(self) -> None:
+    def require_able(self) -> None:
         pass
 
-    async def compute(self, call: Call) -> Answer:  # noqa: ARG002
+    def submit(self, call: Call, exchange: Exchange) -> Any:  # noqa: ARG002
         raise self.error
 
 
+def _failing_with(error: Exception) -> httpx.Response:
+    app, reply = create_app(Settings(), _Failing(error)), Reply()
+    about = scope(SUM, "POST", [(b"content-type", wire.MEDIA_TYPE.encode())])
+    asyncio.run(serve(app, about, reply, [wire.packb(case("segmented_sum").fields)]))
+    headers = reply.messages[0]["headers"]
+    return httpx.Response(reply.status, headers=headers, content=reply.body)
+
+
 def test_an_unforeseen_failure_is_internal_and_tells_nothing_of_the_inside() -> None:
-    body = wire.packb(case("segmented_sum").fields)
-    with serving(Settings(), _Failing(RuntimeError("secret"))) as client:
-        response = client.post(SUM, content=body, headers=MSGPACK)
-        assert "secret" not in problem(response, 500, "internal")["detail"]
-        assert response.headers["connection"] == "close"
-        assert client.get("/v1/health/live").is_success
+    response = _failing_with(RuntimeError("secret"))
+    document = problem(response, 500, "internal")
+    assert "secret" not in response.text
+    assert response.headers["x-request-id"] in document["detail"]
+    assert response.headers["connection"] == "close"
 
 
 def test_host_memory_that_runs_out_is_out_of_memory() -> None:
-    body = wire.packb(case("segmented_sum").fields)
-    with serving(Settings(), _Failing(MemoryError("no room"))) as client:
-        problem(client.post(SUM, content=body, headers=MSGPACK), 507, "out-of-memory")
+    problem(_failing_with(MemoryError("no room")), 507, "out-of-memory")
 
 
 def test_device_memory_that_runs_out_fails_one_request_and_not_the_next() -> None:
@@ -158,17 +166,23 @@ def test_types_are_unique_and_never_change() -> None:
     kinds = [kind for kind in vars(problems).values() if isinstance(kind, problems.Problem)]
     assert {(kind.type, kind.status) for kind in kinds} == {
         ("urn:segops:problem:malformed-body", 400),
+        ("urn:segops:problem:malformed-request", 400),
+        ("urn:segops:problem:unauthorized", 401),
         ("urn:segops:problem:not-found", 404),
         ("urn:segops:problem:unknown-op", 404),
         ("urn:segops:problem:method-not-allowed", 405),
         ("urn:segops:problem:not-acceptable", 406),
+        ("urn:segops:problem:request-timeout", 408),
         ("urn:segops:problem:body-too-large", 413),
         ("urn:segops:problem:unsupported-media-type", 415),
         ("urn:segops:problem:invalid-argument", 422),
         ("urn:segops:problem:array-too-large", 422),
         ("urn:segops:problem:not-json-representable", 422),
+        ("urn:segops:problem:overloaded", 429),
+        ("urn:segops:problem:head-too-large", 431),
         ("urn:segops:problem:internal", 500),
         ("urn:segops:problem:not-ready", 503),
+        ("urn:segops:problem:deadline-exceeded", 503),
         ("urn:segops:problem:out-of-memory", 507),
     }
     assert all(re.fullmatch(r"[a-z-]+", kind.slug) for kind in kinds)

@@ -6,11 +6,13 @@ import httpx
 import jax
 import numpy as np
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import segops
 from segops_client import wire
-from segops_service import Engine, Settings
+from segops_service import Engine, Settings, create_app
 from segops_service.operations import OPERATIONS
+from segops_service.server import Server
 from tests.service.helpers import (
     JSON,
     MSGPACK,
@@ -22,8 +24,8 @@ from tests.service.helpers import (
     oracle,
     post,
     problem,
-    serving,
 )
+from tests.service.raw import listening
 
 FORMS = [(op, form) for op, operation in OPERATIONS.items() for form in range(len(operation.forms))]
 
@@ -148,9 +150,34 @@ def test_health_of_a_ready_server(client: httpx.Client, version: str) -> None:
 
 
 def test_a_server_that_is_not_ready_is_live_and_refuses_to_compute() -> None:
-    with serving(Settings(), Engine("cpu")) as client:
+    app = _without_lifespan(create_app(Settings(), Engine(Settings())))
+    with listening(app) as server, httpx.Client(base_url=_address(server)) as client:
         assert client.get("/v1/health/live").status_code == 200
         problem(client.get("/v1/health/ready"), 503, "not-ready")
         problem(client.get("/v2/health/ready"), 503, "not-ready")
         response = client.post("/v1/segmented_sum", content=b"{}", headers=JSON)
         problem(response, 503, "not-ready")
+
+
+def _address(server: Server) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+def _without_lifespan(app: ASGIApp) -> ASGIApp:
+    """Application whose engine nobody starts."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await app(scope, receive, send)
+            return
+        for moment in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{moment}.complete"})
+
+    return serve
+
+
+@pytest.mark.parametrize("path", ["/v1/segmented_sum", "/v1/segmented_sum/"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD"])
+def test_operations_take_post_alone(client: httpx.Client, method: str, path: str) -> None:
+    assert client.request(method, path).status_code == (404 if path.endswith("/") else 405)

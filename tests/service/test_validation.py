@@ -4,12 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import segops
 from segops_service import Settings
 from segops_service.errors import ArrayTooLargeError, InvalidArgumentError
 from segops_service.operations import OPERATIONS
 from segops_service.validation import validate
+from tests.service.calls import IDS
 from tests.service.helpers import case
 
 SETTINGS = Settings()
@@ -125,3 +128,78 @@ def test_any_id_is_bad_without_segments() -> None:
     with pytest.raises(segops.SegmentIdError) as caught:
         validate("segmented_sum", fields, SETTINGS)
     assert caught.value.position == 0
+
+
+def test_tangents_are_put_in_the_order_of_the_operands() -> None:
+    drawn = case("segmented_dot")
+    tangents = {name: drawn.tangents[name] for name in ("y", "x")}
+    fields = {**drawn.fields, "tangents": tangents, "want": ["jvp"]}
+    assert [*validate("segmented_dot", fields, SETTINGS).tangents] == ["x", "y"]
+    same = validate("segmented_dot", {**fields, "tangents": drawn.tangents}, SETTINGS)
+    assert validate("segmented_dot", fields, SETTINGS).kind == same.kind
+
+
+@given(
+    st.sampled_from(IDS),
+    st.lists(st.one_of(st.integers(-3, 9), st.integers(-(2**63), 2**64 - 1)), max_size=12),
+    st.integers(0, 8),
+    st.booleans(),
+    st.sampled_from(["error", "drop"]),
+    st.booleans(),
+)
+def test_what_is_said_of_ids_is_true(
+    dtype: str,
+    numbers: list[int],
+    segments: int,
+    is_promised: bool,
+    out_of_range: str,
+    is_in_order: bool,
+) -> None:
+    limits = np.iinfo(dtype)
+    ids = [min(max(number, limits.min), limits.max) for number in numbers]
+    ids = sorted(ids) if is_in_order else ids
+    fields = {
+        "x": np.zeros(len(ids), np.float32),
+        "idx": np.array(ids, dtype),
+        "num_segments": segments,
+        "indices_are_sorted": is_promised,
+        "out_of_range": out_of_range,
+    }
+    bad = [row for row, number in enumerate(ids) if not 0 <= number < segments]
+    falls = [row for row in range(1, len(ids)) if ids[row] < ids[row - 1]]
+    is_refused = bool((bad and out_of_range == "error") or (falls and is_promised))
+    for batch_rows in (0, 5, 100):
+        settings = Settings(batch_rows=batch_rows)
+        if is_refused:
+            with pytest.raises(segops.SegmentIdError) as caught:
+                validate("segmented_sum", fields, settings)
+            assert caught.value.position in (bad[:1] + falls[:1])
+            continue
+        call = validate("segmented_sum", fields, settings)
+        assert call.ids_in_range == (not bad)
+        assert call.ids_ascend <= (not falls)
+        if len(ids) > batch_rows or is_promised:
+            assert call.ids_ascend == (not falls)
+
+
+def test_ids_are_looked_at_for_order_only_where_a_launch_is_large() -> None:
+    drawn = case("segmented_sum", rows=50)
+    drawn.idx = np.sort(drawn.idx)
+    for batch_rows, ascend in ((49, True), (50, False)):
+        settings = Settings(batch_rows=batch_rows)
+        assert validate("segmented_sum", drawn.fields, settings).ids_ascend is ascend
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_equal_requests_are_of_one_kind_whatever_their_numbers(dtype: str) -> None:
+    kinds = {
+        validate(
+            "segmented_dot",
+            {**case("segmented_dot", dtype, rows=rows, seed=rows).all_fields, "want": want},
+            SETTINGS,
+        ).kind
+        for rows in (0, 1, 50)
+        for want in (["value", "hvp"], ["hvp", "value", "hvp"])
+    }
+    (kind,) = kinds
+    assert (kind.dtype, kind.want, kind.has_cotangent) == (dtype, ("value", "hvp"), True)
