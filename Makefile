@@ -9,6 +9,10 @@ PORT   ?= 8000
 CUDA   ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo 13)
 # Test processes.
 JOBS   ?= 2
+# How long `make fuzz` goes on with each of its searches.
+FUZZ_SECONDS ?= 60
+# How long `make soak` goes on.
+SOAK_SECONDS ?= 120
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -19,10 +23,11 @@ PYTHON_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_
 VENV_STAMP    := $(VENV)/.python-$(PYTHON_VERSION)
 RUNTIME_STAMP := $(VENV)/.runtime$(CUDA)
 DEV_STAMP     := $(VENV)/.dev
+FUZZ_STAMP    := $(VENV)/.fuzz
 REQUIREMENTS  := pyproject.toml service/pyproject.toml clients/python/pyproject.toml VERSION constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-slow test-all-pythons lint bench clean
+.PHONY: help serve demo test test-slow test-all-pythons lint bench bench-service soak fuzz clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,8 +57,17 @@ lint: $(DEV_STAMP)  ## check style, format and types
 bench: $(DEV_STAMP)  ## run the benchmarks
 	$(BIN)/python -m benchmarks
 
+bench-service: $(DEV_STAMP)  ## measure the service
+	$(BIN)/python -m benchmarks.service
+
+soak: $(DEV_STAMP)  ## load the service for SOAK_SECONDS, with faults, and check every answer
+	$(BIN)/python -m benchmarks.soak --seconds $(SOAK_SECONDS)
+
+fuzz: $(FUZZ_STAMP)  ## look for input that breaks the service, FUZZ_SECONDS for each search
+	$(BIN)/python -m tests.fuzz $(FUZZ_SECONDS)
+
 clean:  ## remove the venvs, builds and caches
-	rm -rf $(VENV) $(VENV)-3.* dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* dist build .mypy_cache .pytest_cache .ruff_cache .fuzz .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV_STAMP):
@@ -65,6 +79,10 @@ $(VENV_STAMP):
 
 $(RUNTIME_STAMP): $(VENV_STAMP) $(REQUIREMENTS)
 	$(PIP) --editable '.$(CUDA:%=[cuda%])' --editable clients/python --editable service
+	touch $@
+
+$(FUZZ_STAMP): $(RUNTIME_STAMP)
+	$(PIP) --editable '.[fuzz]'
 	touch $@
 
 $(DEV_STAMP): $(RUNTIME_STAMP)
