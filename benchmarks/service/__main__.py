@@ -17,7 +17,10 @@ from benchmarks.service.problems import WANTS
 _Part = tuple[ModuleType, Callable[[argparse.Namespace], Iterable[Any]]]
 
 PARTS: Mapping[str, _Part] = {
-    "small": (small, lambda o: [small.measure(o.rounds, o.seconds)]),
+    "small": (
+        small,
+        lambda o: (small.measure(o.rounds, o.seconds, level) for level in ("info", "warning")),
+    ),
     "large": (large, lambda o: large.measure(o.rounds, o.seconds, o.rows)),
     "shapes": (shapes, lambda o: (shapes.measure(m, o.requests, o.op, o.want) for m in o.modes)),
     "drain": (drain, lambda o: [drain.measure(o.drains)]),

@@ -1,9 +1,11 @@
 """The yardstick: a FastAPI route that reads the body and returns a reply of a given size.
 
-``python -m benchmarks.service.bare REPLY_BYTES`` serves it with the loop and the parser that the
-service is served with.
+``python -m benchmarks.service.bare REPLY_BYTES LOG_LEVEL`` serves it on the port of the environment
+with the loop and the parser that the service is served with. At the level ``info`` uvicorn logs a
+line a request, as the service does.
 """
 
+import os
 import sys
 
 import uvicorn
@@ -30,9 +32,9 @@ def create_app(reply_bytes: int) -> FastAPI:
 if __name__ == "__main__":
     uvicorn.run(
         create_app(int(sys.argv[1])),
-        port=0,
+        port=int(os.environ["SEGOPS_PORT"]),
         loop="uvloop",
         http="httptools",
-        access_log=False,
+        log_level=sys.argv[2],
         timeout_keep_alive=30,
     )

@@ -3,7 +3,7 @@
 import http.client
 import json
 import os
-import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_SERVICE = ("segops_service", "serve", "--port", "0")
+_SERVICE = ("segops_service", "serve")
 _BARE = "benchmarks.service.bare"
 _SECONDS_TO_START = 120
 _SECONDS_TO_STOP = 60
@@ -37,15 +37,16 @@ class Server:
 
     def __init__(self, arguments: tuple[str, ...], variables: Mapping[str, str], log: Path) -> None:
         self.log = log
+        self.host, self.port = "127.0.0.1", _free_port()
         self.began = time.perf_counter()
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
-                env={**os.environ, **variables},
-                stdout=subprocess.DEVNULL,
+                env={**os.environ, **variables, "SEGOPS_PORT": str(self.port)},
+                stdout=stderr,
                 stderr=stderr,
             )
-        self.host, self.port = self._wait_for(self._address)
+        self._wait_for(self._is_listening)
 
     @property
     def rss_bytes(self) -> int:
@@ -87,9 +88,9 @@ class Server:
         finally:
             connection.close()
 
-    def _address(self) -> tuple[str, int] | None:
-        found = re.search(r"http://([\d.]+):(\d+)", self.log.read_text())
-        return (found[1], int(found[2])) if found else None
+    def _is_listening(self) -> bool | None:
+        with socket.socket() as probe:
+            return probe.connect_ex((self.host, self.port)) == 0 or None
 
     def _wait_for(self, condition: Callable[[], T | None]) -> T:
         deadline = time.monotonic() + _SECONDS_TO_START
@@ -109,10 +110,17 @@ def service(**variables: str) -> Iterator[Server]:
 
 
 @contextmanager
-def bare(reply_bytes: int) -> Iterator[Server]:
-    """Run the yardstick until the context ends."""
-    with _running((_BARE, str(reply_bytes)), {}) as server:
+def bare(reply_bytes: int, log_level: str = "info") -> Iterator[Server]:
+    """Run the yardstick until the context ends; at ``info`` it logs a line a request."""
+    with _running((_BARE, str(reply_bytes), log_level), {}) as server:
         yield server
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -136,10 +137,14 @@ def size(answer: Answer) -> int:
     return sum(array.nbytes for _, array in json_arrays.arrays(answer))
 
 
+@cache
+def _limits(max_bytes: int) -> wire.Limits:
+    return wire.Limits(max_bytes=max_bytes, max_depth=8, max_items=1024)
+
+
 def _unpack(body: Buffer, settings: Settings) -> Mapping[str, object]:
-    limits = wire.Limits(max_bytes=settings.max_body_bytes, max_depth=8, max_items=1024)
     try:
-        fields = wire.unpackb(body, limits=limits)
+        fields = wire.unpackb(body, limits=_limits(settings.max_body_bytes))
     except wire.WireError as error:
         array, _, part = error.field.rpartition(".")
         if array and part == "type":  # sound msgpack of an array that no operation takes

@@ -85,8 +85,8 @@ class OperationEndpoint:
         return validate(self._name, fields, self._settings)
 
     async def _encode(self, answer: Answer, wanted: body.Encoding) -> list[body.Part]:
-        is_small = body.size(answer) <= _INLINE_BYTES
-        if is_small or wanted is body.Encoding.MSGPACK:  # of which large arrays are not touched
+        # Large arrays are not touched in msgpack, and small ones are written at once in JSON too.
+        if wanted is body.Encoding.MSGPACK or body.size(answer) <= _INLINE_BYTES:
             return body.encode(answer, wanted, self._settings)
         return await run_in_threadpool(body.encode, answer, wanted, self._settings)
 

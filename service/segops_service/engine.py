@@ -118,7 +118,8 @@ class Engine:
         OutOfMemoryError
             If the device cannot hold the call; the next one may fit. Also raised by the future.
         """
-        self.require_able()
+        if self._obstacle is not None:
+            raise NotReadyError(self._obstacle)
         return self._scheduler.submit(call, exchange)
 
     def snapshot(self) -> EngineSnapshot:

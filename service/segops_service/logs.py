@@ -5,6 +5,8 @@ import os
 import re
 import sys
 from datetime import UTC, datetime
+from functools import partial
+from time import time
 
 import msgspec
 from starlette.types import Scope
@@ -21,6 +23,9 @@ _PLAIN = re.compile("[!-~]*")
 
 logger = logging.getLogger("segops_service.requests")
 
+_lines: LineHandler | None = None
+"""Where lines of requests go past the machinery of logging, once it is configured."""
+
 
 def configure(settings: Settings) -> None:
     """Send every record of the process to standard error, in the form of the settings.
@@ -30,7 +35,8 @@ def configure(settings: Settings) -> None:
     """
     level: int = getattr(logging, settings.log_level.upper())
     root = logging.getLogger()
-    root.handlers[:] = [_handler(settings.log_format)]
+    global _lines
+    root.handlers[:] = [_lines := _handler(settings.log_format)]
     root.setLevel(max(level, logging.WARNING))
     logging.captureWarnings(True)
     # What no line says need not be looked up for each.
@@ -41,7 +47,7 @@ def configure(settings: Settings) -> None:
     logging.getLogger("uvicorn.access").propagate = False
 
 
-def _handler(form: LogFormat) -> logging.Handler:
+def _handler(form: LogFormat) -> LineHandler:
     if sys.stderr is None:
         # Started without one: the next file or socket opened would be what everyone writes to.
         while os.open(os.devnull, os.O_RDWR) < _STANDARD_ERROR:
@@ -71,10 +77,26 @@ def request_ended(
     if error is not None:
         level = logging.ERROR
     if logger.isEnabledFor(level):
-        line = _request_line(scope, exchange, seconds)
-        raised = None if error is None else (type(error), error, error.__traceback__)
-        # What `logger.log` does, without a search for the place that it was called from.
-        logger.handle(logger.makeRecord(logger.name, level, __file__, 0, line, (), raised))
+        record = partial(_record, level, scope, exchange, seconds, error, time())
+        if _lines is not None and error is None:
+            _lines.put(record)  # and none of this is done while the next request waits
+        else:
+            logger.handle(record())
+
+
+def _record(
+    level: int,
+    scope: Scope,
+    exchange: Exchange,
+    seconds: float,
+    error: Exception | None,
+    created: float,
+) -> logging.LogRecord:
+    line = _request_line(scope, exchange, seconds)
+    raised = None if error is None else (type(error), error, error.__traceback__)
+    record = logger.makeRecord(logger.name, level, __file__, 0, line, (), raised)
+    record.created = created
+    return record
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -89,8 +89,10 @@ class Scheduler:
 
     def require_worker(self) -> None:
         """Raise :class:`NotReadyError` if no worker lives."""
-        if not self._alive():
-            raise NotReadyError("no device computes now")
+        for worker in self.workers:
+            if worker.state == "ready":
+                return
+        raise NotReadyError("no device computes now")
 
     async def warm_up(self, call: Call, worker: Worker) -> None:
         """Compile for a call, and compute it once on a worker if that lives."""
@@ -177,7 +179,7 @@ class Scheduler:
             self._queues.take([job])
 
     def _check_memory(self, job: Job) -> None:
-        limit = self._alive()[0].memory_limit
+        limit = self.workers[0].memory_limit  # the devices of one engine are of a kind
         if limit is None:
             return
         needed = batches.device_bytes(job.kind, *self._sizes([job]))

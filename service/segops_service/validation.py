@@ -249,7 +249,7 @@ def _form(operation: Operation, fields: Fields) -> tuple[Form, np.dtype[Any]]:
 
 
 def _floats(field: str, value: object) -> Array:
-    if not isinstance(value, np.ndarray) or value.dtype not in (np.float32, np.float64):
+    if not isinstance(value, np.ndarray) or value.dtype.char not in "fd":
         raise InvalidArgumentError(
             f"{field} must be a float32 or float64 array, not {_describe(value)}", field=field
         )
