@@ -136,8 +136,10 @@ def test_an_idle_worker_keeps_nothing_of_what_it_computed(rows: int) -> None:
         answer = engine.answer(call)
         kept = [weakref.ref(array) for _, array in leaves({"call": call.operands, **answer})]
         del call, answer
-        gc.collect()
-        assert not [array for array in kept if array() is not None]
+        deadline = time.monotonic() + 5  # the thread hands an answer over before it lets go
+        while left := [array for array in kept if array() is not None]:
+            assert time.monotonic() < deadline, left
+            gc.collect()
 
 
 @pytest.mark.usefixtures("quick_restart")
