@@ -34,7 +34,8 @@ def serve(settings: Settings) -> int:
     logs.configure(settings)
     prepare_jax(settings)
     engine = Engine(settings)
-    return server.serve(create_app(settings, engine), settings, engine.drain)
+    app = create_app(settings, engine)
+    return server.serve(server.Server(app, settings, engine.drain, app.metrics.refused), settings)
 
 
 def prepare_jax(settings: Settings) -> None:

@@ -1,7 +1,6 @@
 """The engine: devices found and proven, functions warmed up, calls computed, and a clean end."""
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -139,7 +138,6 @@ class Engine:
             logger.exception("the device cannot be used")
             self._obstacle = f"the device cannot be used: {error}"
         else:
-            _spare_the_collector()
             self._obstacle = None
 
     async def _find_devices(self) -> None:
@@ -173,15 +171,6 @@ class Engine:
         """Rows or segments of the largest launch of requests of a size."""
         batch = 1 if self._scheduler.buckets.is_exact else self._batch_requests
         return max(size, min(size * batch, self._batch_rows))
-
-
-def _spare_the_collector() -> None:
-    """Keep garbage collections from walking through all that was imported, which stays anyway.
-
-    That took the loop a third of a second at a time.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def find_devices(platform: Platform) -> list[jax.Device]:

@@ -1,5 +1,6 @@
 """Metrics in the format of Prometheus, with a registry of their own."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import get_args
 
@@ -44,6 +45,7 @@ class Metrics(Collector):
         self._requests: dict[tuple[str, tuple[str, ...], str], int] = {}
         self._seconds = {op: Tally(_SECONDS) for op in ("", *OPERATIONS)}
         self._stages = {stage: Tally(_SECONDS) for stage in get_args(Stage)}
+        self._refusals: Counter[str] = Counter()
         self._bytes_in = self._bytes_out = 0
         self._batch_requests = Tally(_REQUESTS)
         self._batch_rows = Tally(_ROWS)
@@ -74,6 +76,10 @@ class Metrics(Collector):
         if outcome == "ok":
             self._seconds[exchange.op].add(seconds)
 
+    def refused(self, problem: str) -> None:
+        """Count a request that its connection refused, before anything else saw all of it."""
+        self._refusals[problem] += 1
+
     def launched(self, requests: int, rows: int, seconds: float) -> None:
         """Count a launch."""
         self._batch_requests.add(requests)
@@ -91,6 +97,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Give everything, as the registry asks for it."""
         yield self._counted()
+        yield self._refused()
         yield _counter("received_bytes", "Bytes of the bodies of requests.", self._bytes_in)
         yield _counter("sent_bytes", "Bytes of the bodies of answers.", self._bytes_out)
         yield from self._timed()
@@ -112,6 +119,16 @@ class Metrics(Collector):
             wanted = "+".join(name for name in WANTS if name in want)
             requests.add_metric([op, wanted, outcome], count)
         return requests
+
+    def _refused(self) -> Metric:
+        refusals = CounterMetricFamily(
+            "segops_refusals",
+            "Requests that their connection refused: cut off, malformed, endless or too slow.",
+            labels=["problem"],
+        )
+        for problem, count in self._refusals.items():
+            refusals.add_metric([problem], count)
+        return refusals
 
     def _timed(self) -> Iterator[Metric]:
         yield histogram(

@@ -7,6 +7,7 @@ called a few times a second, ends those that have waited for too long.
 
 import asyncio
 import fcntl
+import logging
 import sys
 import termios
 from collections import deque
@@ -44,6 +45,8 @@ LINGER_SECONDS = 0.5
 _SMALL = 64 * 1024
 """Up to here one more copy costs less than one more system call."""
 
+logger = logging.getLogger(__name__)
+
 _NOWHERE: deque[tuple[bytes, bytes]] = deque(maxlen=0)
 
 
@@ -54,11 +57,15 @@ class Connections(ServerState):
     ----------
     settings
         The limits that they keep.
+    on_refusal
+        Called with the slug of the problem where a connection refuses what the application then
+        never sees, or sees no end of.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, on_refusal: Callable[[str], None]) -> None:
         super().__init__()
         self.settings = settings
+        self.on_refusal = on_refusal
         self.is_draining = False
         self.refused = 0
 
@@ -418,6 +425,8 @@ class Connection(HttpToolsProtocol):
         can_answer = self._can_answer and not self.transport.is_closing()
         self._disconnect()
         self._is_refused = True
+        self.server_state.on_refusal(problem.slug)
+        logger.info("a request is refused as %s: %s", problem.slug, detail)
         self.connections.discard(self)
         self.server_state.refused += 1
         if not can_answer or self.server_state.refused > self._settings.max_connections:

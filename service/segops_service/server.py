@@ -44,6 +44,8 @@ class Server(uvicorn.Server):
         Where to listen, and the limits to keep.
     on_drain
         Called on the event loop when the end begins, before anything else of it.
+    on_refusal
+        Called with the slug of the problem where a connection refuses a request by itself.
 
     Raises
     ------
@@ -51,9 +53,15 @@ class Server(uvicorn.Server):
         If the certificate or its key cannot be used.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, on_drain: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        on_drain: Callable[[], None],
+        on_refusal: Callable[[str], None] = lambda _: None,
+    ) -> None:
         super().__init__(_config(app, settings))
-        self.server_state: Connections = Connections(settings)
+        self.server_state: Connections = Connections(settings, on_refusal)
         self._settings = settings
         self._on_drain = on_drain
 
@@ -113,9 +121,8 @@ class Server(uvicorn.Server):
         self.server_state.sweep()
 
 
-def serve(app: ASGIApp, settings: Settings, on_drain: Callable[[], None]) -> int:
-    """Run a :class:`Server` in the main thread and return the exit code."""
-    server = Server(app, settings, on_drain)
+def serve(server: Server, settings: Settings) -> int:
+    """Run a server in the main thread and return the exit code."""
     _allow_files(2 * settings.max_connections + _OTHER_FILES)
     try:
         server.run()

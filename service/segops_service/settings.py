@@ -102,7 +102,7 @@ class Settings(BaseSettings):
         description="Ratio of neighbouring buckets: rows are padded by at most this factor.",
     )
     cache_size: int = Field(
-        256, ge=1, description="Compiled functions kept; the least recently used one goes first."
+        512, ge=1, description="Compiled functions kept; the least recently used one goes first."
     )
     warm_up: tuple[WarmUp, ...] = Field(
         (),

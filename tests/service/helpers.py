@@ -98,7 +98,8 @@ def serving(settings: Settings) -> Iterator[httpx.Client]:
     """Serve an application, ready, on a free port of this process."""
     settings = settings.model_copy(update={"port": 0, "platform": "cpu"})
     engine = Engine(settings)
-    server = Server(create_app(settings, engine), settings, engine.drain)
+    app = create_app(settings, engine)
+    server = Server(app, settings, engine.drain, app.metrics.refused)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -219,4 +219,5 @@ def listening(
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO")
-    sys.exit(serve(Echo(), Settings(), lambda: print("draining", flush=True)))
+    settings = Settings()
+    sys.exit(serve(Server(Echo(), settings, lambda: print("draining", flush=True)), settings))

@@ -1,5 +1,6 @@
 """The metrics say what happened, in series that nobody outside can multiply."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -213,3 +214,13 @@ def test_a_refusal_for_want_of_room_has_an_outcome() -> None:
     labels = {"op": "segmented_sum", "want": ""}
     assert value(series, "requests_total", **labels, outcome="overloaded") == 1
     assert value(series, "refused_requests_total") == 1
+
+
+def test_what_a_connection_refuses_by_itself_is_counted() -> None:
+    with serving(Settings(max_header_bytes=1024)) as client:
+        url = client.base_url
+        with socket.create_connection((url.host, url.port), timeout=10) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 5000)
+            assert b" 431 " in connection.recv(4096)
+        series = read(client.get("/v1/metrics").content)
+        assert value(series, "refusals_total", problem="head-too-large") == 1
