@@ -9,14 +9,14 @@ _RETRY_SECONDS = 1
 
 
 class Admission:
-    """Counts requests under way and the bytes of their bodies, and refuses more than may be.
+    """Counts requests under way and their bytes, and refuses more than may be.
 
     Parameters
     ----------
     max_requests
         Requests under way at once.
     max_bytes
-        Bytes of their bodies.
+        Bytes of their bodies and answers.
     """
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
@@ -63,12 +63,14 @@ class Slot:
         self._is_arriving = True
 
     def charge(self, total_bytes: int) -> None:
-        """Count ``total_bytes`` for the body, if that is more than was counted before."""
+        """Count ``total_bytes`` for body and answer, if that is more than was counted before."""
         admission, more = self._admission, total_bytes - self._bytes
         if more <= 0:
             return
         if admission.bytes + more > admission.max_bytes:
-            admission.refuse(f"the bodies under way would take over {admission.max_bytes} bytes")
+            admission.refuse(
+                f"the bodies and answers under way would take over {admission.max_bytes} bytes"
+            )
         admission.bytes += more
         self._bytes = total_bytes
 

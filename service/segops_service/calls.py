@@ -27,6 +27,8 @@ class Call:
         Whether every id is known to lie in ``[0, num_segments)``.
     ids_ascend
         Whether the ids are known to ascend.
+    answer_bytes
+        Bytes of all arrays of the answer.
     """
 
     op: str
@@ -38,6 +40,7 @@ class Call:
     tangents: dict[str, Array]
     ids_in_range: bool = False
     ids_ascend: bool = False
+    answer_bytes: int = 0
 
     @property
     def rows(self) -> int:

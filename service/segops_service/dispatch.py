@@ -56,6 +56,8 @@ async def _guarded(endpoint: ASGIApp, scope: Scope, receive: Receive, send: Send
         await response(scope, receive, send)
         if not is_foreseen(error):
             raise  # for the log
+        # Its frames hold the body, and one of them the future that holds it: a cycle.
+        error.__traceback__ = None
 
 
 async def _not_allowed(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,8 +1,9 @@
 """Endpoints of the operations, in plain ASGI: from a request's head to the end of its answer."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar, TypeVarTuple
 
-from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from segops_service import body, heads
@@ -14,6 +15,9 @@ from segops_service.operations import OPERATIONS
 from segops_service.settings import Settings
 from segops_service.validation import validate
 from segops_service.waiting import HangUp, within
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 _INLINE_BYTES = 64 * 1024
 """Up to here the hop to another thread costs more than the work that it takes off the loop."""
@@ -51,7 +55,6 @@ class OperationEndpoint:
             exchange.mark()
             content = await body.read(receive, slot)
             exchange.lap("upload")
-            exchange.bytes_in = len(content)
             # The upload has limits of its own: from here on it is this server that takes its time.
             answer = await within(
                 head.seconds, self._answer(content, head.sent, receive, slot, exchange)
@@ -72,9 +75,10 @@ class OperationEndpoint:
         if len(content) <= _INLINE_BYTES:
             call = self._parse(content, sent)
         else:
-            call = await run_in_threadpool(self._parse, content, sent)
+            call = await _in_thread(self._parse, content, sent)
         exchange.lap("decode")
         exchange.want, exchange.rows, exchange.segments = call.want, call.rows, call.num_segments
+        slot.charge(len(content) + call.answer_bytes)
         slot.arrived()
         future = self._engine.submit(call, exchange)
         with HangUp(receive, future):
@@ -88,12 +92,23 @@ class OperationEndpoint:
         # Large arrays are not touched in msgpack, and small ones are written at once in JSON too.
         if wanted is body.Encoding.MSGPACK or body.size(answer) <= _INLINE_BYTES:
             return body.encode(answer, wanted, self._settings)
-        return await run_in_threadpool(body.encode, answer, wanted, self._settings)
+        return await _in_thread(body.encode, answer, wanted, self._settings)
+
+
+def _in_thread(function: Callable[[*Arguments], T], *arguments: *Arguments) -> "asyncio.Future[T]":
+    """Have something done in one of a few threads, also those whom nobody waits for any more."""
+    return asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
 async def _send(parts: Sequence[body.Part], encoding: body.Encoding, send: Send) -> None:
-    """Send an answer part by part, so that large arrays are not copied into one."""
+    """Send an answer part by part, so that large arrays are not copied into one.
+
+    The end of a large one goes alone, since sending it waits until the client has read the rest: so
+    long it takes memory, and keeps its place.
+    """
     length = sum(map(len, parts))
+    if length > _INLINE_BYTES:
+        parts = [*parts, b""]
     headers = [
         (b"content-type", encoding.value.encode()),
         (b"content-length", str(length).encode()),

@@ -1,6 +1,7 @@
 """The engine: devices found and proven, functions warmed up, calls computed, and a clean end."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -138,6 +139,7 @@ class Engine:
             logger.exception("the device cannot be used")
             self._obstacle = f"the device cannot be used: {error}"
         else:
+            _spare_the_collector()
             self._obstacle = None
 
     async def _find_devices(self) -> None:
@@ -157,6 +159,14 @@ class Engine:
             for warm_up in self._warm_ups:
                 for call in self._warm_calls(warm_up):
                     await self._scheduler.warm_up(call, worker)
+        cache = self._functions.snapshot()
+        lost = cache.evictions - len(self.devices)  # the functions of the probes went first
+        if lost > 0:
+            logger.warning(
+                "SEGOPS_CACHE_SIZE=%d is by %d too small for what SEGOPS_WARM_UP lists",
+                cache.capacity,
+                lost,
+            )
 
     def _warm_calls(self, warm_up: WarmUp) -> Iterator[Call]:
         """Yield a call for each size that such requests, alone or in a batch, are rounded up to."""
@@ -171,6 +181,15 @@ class Engine:
         """Rows or segments of the largest launch of requests of a size."""
         batch = 1 if self._scheduler.buckets.is_exact else self._batch_requests
         return max(size, min(size * batch, self._batch_rows))
+
+
+def _spare_the_collector() -> None:
+    """Keep garbage collections from walking through all that was imported, which stays anyway.
+
+    That took up to a third of a second at a time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def find_devices(platform: Platform) -> list[jax.Device]:

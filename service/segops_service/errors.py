@@ -8,7 +8,6 @@ ServiceError
  |- InvalidArgumentError         a field is missing, unknown or wrong
  |- ArrayTooLargeError           a field is right, but over a limit of this server
  |- NotJsonRepresentableError    the answer holds NaN or Inf and JSON was asked for
- |- UnauthorizedError            no token that is let in was sent
  |- OverloadedError              there is no room in the queue
  |- DeadlineExceededError        the caller's own time limit passed
  |- NotReadyError                the device is not there, not yet, or no longer
@@ -58,10 +57,6 @@ class ArrayTooLargeError(ServiceError):
 
 class NotJsonRepresentableError(ServiceError):
     """The answer holds NaN or Inf, which JSON cannot carry."""
-
-
-class UnauthorizedError(ServiceError):
-    """The request carries no token that is let in."""
 
 
 class OverloadedError(ServiceError):

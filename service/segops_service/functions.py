@@ -1,7 +1,6 @@
 """Compiled functions: one a signature, compiled ahead of time and kept in a bounded cache."""
 
 import asyncio
-import gc
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -107,17 +106,10 @@ class Functions:
 def _compile(signature: Signature) -> tuple[Function, float]:
     began = perf_counter()
     function = jax.jit(_computation(signature)).lower(*_abstract(signature)).compile()
-    _spare_the_collector()
+    # What JAX keeps of the tracing is of no use to anyone now. It takes memory, and collections of
+    # garbage, which walk through it, hold up every thread.
+    jax.clear_caches()
     return function, perf_counter() - began
-
-
-def _spare_the_collector() -> None:
-    """Keep garbage collections from walking through what was imported and compiled, which stays.
-
-    Those of the oldest generation held up every thread, for up to a third of a second at a time.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def _abstract(signature: Signature) -> tuple[Any, ...]:

@@ -21,6 +21,8 @@ from segops_service.errors import (
 TIMEOUT_HEADER = "X-Request-Timeout"
 
 _KNOWN = ", ".join(ENCODINGS)
+_LONGEST_ACCEPT = 4096
+"""Bytes of ``Accept`` that are read: the whole of a head would keep the loop for too long."""
 
 
 class Head(NamedTuple):
@@ -62,7 +64,7 @@ def read(scope: Scope) -> Head:
     sent = _sent(coding, media_type)
     return Head(
         sent,
-        _wanted(accept, sent),
+        _wanted(accept[:_LONGEST_ACCEPT], sent),
         _length(headers.get(b"content-length", b"")),
         _seconds(headers.get(TIMEOUT_HEADER.lower().encode())),
     )

@@ -36,9 +36,12 @@ class Job:
         if self.is_wanted:
             self.future.set_exception(error)
 
-    def finish(self, answer: Answer) -> None:
-        """Give the answer."""
+    def finish(self, answer: Answer, launch: "Launch") -> None:
+        """Give the answer, and note what it took; the record of who has gone is closed."""
         if self.is_wanted:
+            self.exchange.batch = len(launch.jobs)
+            self.exchange.stages["queue"] = launch.began - self.queued
+            self.exchange.stages["compute"] = launch.seconds
             self.future.set_result(answer)
 
 
@@ -49,12 +52,18 @@ class Launch:
     jobs: list[Job]
     signature: Signature
     function: Function | None = None
+    began: float = 0.0
     seconds: float = 0.0
 
     @property
     def rows(self) -> int:
         """Rows of all jobs."""
         return sum(job.call.rows for job in self.jobs)
+
+    def finish(self, answers: list[Answer]) -> None:
+        """Give every job its answer."""
+        for job, answer in zip(self.jobs, answers, strict=True):
+            job.finish(answer, self)
 
     def fail(self, error: BaseException) -> None:
         """Give every job an error."""

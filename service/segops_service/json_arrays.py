@@ -33,6 +33,8 @@ The interpreter's lock is held for so long, and so few lists are there at a time
 collector never takes them for objects that stay.
 """
 
+_LONGEST_PIECE = 16 * _PIECE
+
 Buffer = bytes | bytearray | memoryview
 RawFields = dict[str, msgspec.Raw]
 
@@ -191,6 +193,8 @@ def _pieces(value: msgspec.Raw, depth: int) -> Iterator[bytes | msgspec.Raw]:
     while begin < end:
         row_end = _ROW_END[depth].search(text, begin + _PIECE, end)
         stop = row_end.end() - 1 if row_end else end
+        if stop - begin > _LONGEST_PIECE:
+            raise msgspec.ValidationError("a row is longer than any of use")
         yield b"".join((b"[", text[begin:stop], b"]"))
         begin = stop + 1
 

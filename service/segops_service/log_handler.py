@@ -92,12 +92,10 @@ class LineHandler(logging.Handler):
         lines: list[bytes] = []
         while self._waiting:
             waiting = self._waiting.popleft()
-            record = waiting() if callable(waiting) else waiting
             try:
-                lines.append(self._line(record))
+                lines.append(self._line(waiting() if callable(waiting) else waiting))
             except Exception as error:
-                told = "%r with %r could not be written: %r", record.msg, record.args, error
-                lines.append(self._line(_own(*told)))
+                lines.append(self._line(_unwritten(waiting, error)))
         return lines
 
     def _line(self, record: logging.LogRecord) -> bytes:
@@ -115,6 +113,14 @@ class LineHandler(logging.Handler):
                 data = data[os.write(self._descriptor, data) :]
         except OSError:
             self._lost += 1
+
+
+def _unwritten(
+    waiting: logging.LogRecord | Callable[[], logging.LogRecord], error: Exception
+) -> logging.LogRecord:
+    if callable(waiting):
+        return _own("a record could not be made: %r", error)
+    return _own("%r with %r could not be written: %r", waiting.msg, waiting.args, error)
 
 
 def _own(text: str, *args: object) -> logging.LogRecord:

@@ -77,7 +77,9 @@ def request_ended(
     if error is not None:
         level = logging.ERROR
     if logger.isEnabledFor(level):
-        record = partial(_record, level, scope, exchange, seconds, error, time())
+        # Not the scope: what waits to be written must not keep the whole head of a request.
+        about = {"method": scope["method"], "path": scope["path"][:_LONGEST_PATH]}
+        record = partial(_record, level, about, exchange, seconds, error, time())
         if _lines is not None and error is None:
             _lines.put(record)  # and none of this is done while the next request waits
         else:

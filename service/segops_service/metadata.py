@@ -1,6 +1,7 @@
 """What the service says about itself."""
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -67,6 +68,7 @@ def _operation(operation: Operation) -> Mapping[str, Any]:
     }
 
 
+@cache  # it reads files
 def _version(distribution: str) -> str | None:
     try:
         return version(distribution)

@@ -151,7 +151,7 @@ class Metrics(Collector):
 def _admission(admission: Admission) -> Iterator[Metric]:
     yield _gauge("admitted_requests", "Requests under way.", admission.requests)
     yield _gauge("admitted_requests_limit", "Most of them at once.", admission.max_requests)
-    yield _gauge("admitted_bytes", "Bytes of their bodies.", admission.bytes)
+    yield _gauge("admitted_bytes", "Bytes of their bodies and answers.", admission.bytes)
     yield _gauge("admitted_bytes_limit", "Most of those at once.", admission.max_bytes)
     yield _gauge("arriving_requests", "Requests whose body arrives.", admission.arriving)
     yield _counter("refused_requests", "Requests turned away for want of room.", admission.refused)

@@ -47,7 +47,7 @@ _ANYWHERE = frozenset(
         problems.INTERNAL,
     }
 )
-_WRONG = frozenset(problems.PROBLEMS.values()) - {problems.UNAUTHORIZED} | _ANYWHERE
+_WRONG = frozenset(problems.PROBLEMS.values()) | _ANYWHERE
 _UNNAMED = (400, 408, 429, 431)
 """Statuses that the server gives also where no request was read that it could name."""
 
@@ -64,7 +64,10 @@ _REQUEST_TIMEOUT: Part = {
     "name": TIMEOUT_HEADER,
     "in": "header",
     "schema": {"type": "number", "exclusiveMinimum": 0},
-    "description": "Seconds that the caller waits; past them nothing is computed for it.",
+    "description": (
+        "Seconds that the caller waits once its upload has ended; past them no computation is "
+        "begun for it."
+    ),
 }
 _RETRY_AFTER: Part = {
     "required": True,

@@ -69,7 +69,6 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
     errors.InvalidArgumentError: INVALID_ARGUMENT,
     errors.ArrayTooLargeError: ARRAY_TOO_LARGE,
     errors.NotJsonRepresentableError: NOT_JSON,
-    errors.UnauthorizedError: UNAUTHORIZED,
     errors.OverloadedError: OVERLOADED,
     errors.DeadlineExceededError: DEADLINE_EXCEEDED,
     errors.NotReadyError: NOT_READY,
@@ -176,8 +175,6 @@ async def _expected(_: Request, error: Exception) -> Response:
 def _headers(error: Exception) -> dict[str, str] | None:
     if isinstance(error, errors.OverloadedError):
         return {"retry-after": str(error.retry_after)}
-    if isinstance(error, errors.UnauthorizedError):
-        return {"www-authenticate": "Bearer"}
     return None
 
 

@@ -45,6 +45,9 @@ LINGER_SECONDS = 0.5
 _SMALL = 64 * 1024
 """Up to here one more copy costs less than one more system call."""
 
+_MOST_AHEAD = 100
+"""Requests that may wait for another's answer: each takes a hundred times the bytes that it is."""
+
 logger = logging.getLogger(__name__)
 
 _NOWHERE: deque[tuple[bytes, bytes]] = deque(maxlen=0)
@@ -104,6 +107,10 @@ class _TunnelError(Exception):
     """Stops the parser."""
 
 
+class _TooFarAheadError(Exception):
+    """Stops the parser."""
+
+
 class Connection(HttpToolsProtocol):
     """One connection; its parameters are those of uvicorn's."""
 
@@ -148,6 +155,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application that its client has gone."""
         self._disconnect()
+        if self._upload is not None:
+            self._upload.release()  # it and the request hold each other
         self._upload = None
         self._head = b""
         self.server_state.refused -= self._is_refused
@@ -197,6 +206,8 @@ class Connection(HttpToolsProtocol):
             self._check_head_size()
         if self.parser.get_method() == b"CONNECT":
             raise _TunnelError
+        if len(self.pipeline) >= _MOST_AHEAD:
+            raise _TooFarAheadError
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
@@ -411,6 +422,10 @@ class Connection(HttpToolsProtocol):
             self._refuse_head()
         elif isinstance(error.__context__, _TunnelError):
             self._refuse(MALFORMED_REQUEST, "this is no proxy")
+        elif isinstance(error.__context__, _TooFarAheadError):
+            self._refuse(
+                OVERLOADED, f"over {_MOST_AHEAD} requests were sent ahead of their answers"
+            )
         else:
             self._refuse(MALFORMED_REQUEST, "what was sent cannot be read as HTTP/1.1")
 

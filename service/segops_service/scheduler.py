@@ -59,6 +59,7 @@ class Scheduler:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._look: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._compiling: dict[Kind, Launch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -131,8 +132,7 @@ class Scheduler:
     def launch_finished(self, worker: Worker, launch: Launch, answers: list[Answer]) -> None:
         """Hand out the answers of a launch."""
         worker.finish(launch)
-        for job, answer in zip(launch.jobs, answers, strict=True):
-            job.finish(answer)
+        launch.finish(answers)
         if self.observer is not None and launch.jobs:
             self.observer.launched(len(launch.jobs), launch.rows, launch.seconds)
         self._look_soon()
@@ -198,25 +198,29 @@ class Scheduler:
 
     def _look_soon(self) -> None:
         """Dispatch once everything that is on its way through the loop is queued."""
-        if isinstance(self._look, asyncio.TimerHandle):
-            self._look.cancel()
-            self._look = None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if self._look is None:
             self._look = asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         """Give out launches while there are some, and workers to take them."""
-        self._look = None
-        while alive := self._alive():
-            worker = min(alive, key=Worker.load)
-            launch = next(self._launches(worker), None)
-            if launch is None:
-                return
+        self._look = self._later = None
+        while (found := self._next_launch()) is not None:
+            worker, launch = found
             self._queues.take(launch.jobs)
             if launch.function is None:
                 self._compile_first(launch)
             else:
                 worker.give(launch)
+
+    def _next_launch(self) -> tuple[Worker, Launch] | None:
+        """Find a launch for the least loaded worker that may have one now."""
+        for worker in sorted(self._alive(), key=Worker.load):
+            for launch in self._launches(worker):
+                return worker, launch
+        return None
 
     def _launches(self, worker: Worker) -> Iterator[Launch]:
         """Yield the launches that may go to a worker now."""
@@ -234,8 +238,8 @@ class Scheduler:
         left = self._delay - (perf_counter() - oldest.queued)
         if left <= 0 or not self.arriving():
             return False
-        if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(left, self._dispatch)
+        if self._later is None:
+            self._later = asyncio.get_running_loop().call_later(left, self._dispatch)
         return True
 
     def _compile_first(self, launch: Launch) -> None:

@@ -62,6 +62,7 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(_config(app, settings))
         self.server_state: Connections = Connections(settings, on_refusal)
+        self.servers = []  # for a signal that comes before it listens
         self._settings = settings
         self._on_drain = on_drain
 

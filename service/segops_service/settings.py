@@ -84,8 +84,8 @@ class Settings(BaseSettings):
         1024 * MIB,
         ge=1,
         description=(
-            "Bytes of the bodies of all requests under way; more are refused with 429, so "
-            "nothing larger is ever let in."
+            "Bytes of the bodies and answers of all requests under way; more are refused with "
+            "429, so nothing larger is ever let in."
         ),
     )
     buckets: Buckets = Field(
@@ -99,7 +99,9 @@ class Settings(BaseSettings):
         1.25,
         ge=1.05,
         le=4,
-        description="Ratio of neighbouring buckets: rows are padded by at most this factor.",
+        description=(
+            "Ratio of neighbouring buckets: from 10240 on, rows are padded by at most this factor."
+        ),
     )
     cache_size: int = Field(
         512, ge=1, description="Compiled functions kept; the least recently used one goes first."

@@ -50,7 +50,7 @@ def validate(name: str, fields: Fields, settings: Settings) -> Call:
     idx = _idx(fields["idx"], settings)
     form, dtype = _form(operation, fields)
     frame = _Frame(form, dtype, rows=len(idx), segments=num_segments)
-    frame.check_output(want, settings.max_output_bytes)
+    answer_bytes = frame.output_bytes(want, settings.max_output_bytes)
     ids_in_range, ids_ascend = _check_ids(fields, idx, num_segments, settings)
     return Call(
         op=name,
@@ -64,6 +64,7 @@ def validate(name: str, fields: Fields, settings: Settings) -> Call:
         want=want,
         ids_in_range=ids_in_range,
         ids_ascend=ids_ascend,
+        answer_bytes=answer_bytes,
     )
 
 
@@ -122,8 +123,8 @@ class _Frame(NamedTuple):
             )
         return self.array(field, value, self.form.operands[name])
 
-    def check_output(self, want: Want, max_bytes: int) -> None:
-        """Bound the answer before anything is allocated for it."""
+    def output_bytes(self, want: Want, max_bytes: int) -> int:
+        """Size of the answer, bounded before anything is allocated for it."""
         sizes = (self.rows, self.segments)
         value = count(self.form.value, *sizes)
         operands = sum(count(layout, *sizes) for layout in self.form.operands.values())
@@ -136,6 +137,7 @@ class _Frame(NamedTuple):
                 if self.form.value[0] == "S"
                 else next(iter(self.form.operands)),
             )
+        return total
 
 
 def _check_names(operation: Operation, fields: Fields) -> None:

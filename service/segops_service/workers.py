@@ -187,18 +187,14 @@ def platform_name(device: jax.Device) -> str:
 
 
 def _compute(launch: Launch) -> list[Answer]:
-    began = perf_counter()
+    launch.began = perf_counter()
     calls = [job.call for job in launch.jobs]
     signature, function = launch.signature, launch.function
     assert function is not None, "a launch is given with its function"
     arrays = batches.assemble(calls, signature.rows, signature.segments)
     # The arrays, which the device may read where they are, live until the results are here.
     answers = batches.split(_fetch(function(*arrays)), calls)
-    launch.seconds = perf_counter() - began
-    for job in launch.jobs:
-        job.exchange.batch = len(calls)
-        job.exchange.stages["queue"] = began - job.queued
-        job.exchange.stages["compute"] = launch.seconds
+    launch.seconds = perf_counter() - launch.began
     return answers
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import httpx
 import numpy as np
+import uvloop
 
 from segops_client import wire
 from segops_service import Engine, Settings, create_app
@@ -68,7 +69,7 @@ def running(**settings: Any) -> Iterator[Running]:
 
     It must leave no task behind, and no error that nobody looked at.
     """
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()  # as the server has it
     faults: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, fault: faults.append(fault))
     thread = threading.Thread(target=loop.run_forever)

@@ -1,7 +1,10 @@
 """Endpoints: time limits, hang-ups and a full queue, from the head to the end of an answer."""
 
 import asyncio
+import gc
+import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +17,7 @@ import pytest
 from segops_client import wire
 from segops_service import Settings, create_app
 from segops_service.app import Application
+from segops_service.errors import MalformedBodyError
 from segops_service.exchange import exchange_of
 from tests.service.asgi import Reply, scope
 from tests.service.calls import Gate, SlowCompiler, Submitted, acting, engine_on, library
@@ -36,13 +40,15 @@ class Asking:
 
     def __init__(self, app: Application, op: str = SUM, **headers: str) -> None:
         self.reply = Reply()
+        self.reads = asyncio.Event()
+        self.reads.set()
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         given = {"content-type": wire.MEDIA_TYPE, **headers}
         pairs = [(name.replace("_", "-").encode(), text.encode()) for name, text in given.items()]
         self.scope = scope(f"/v1/{op}", "POST", pairs)
         self._task = asyncio.ensure_future(app(self.scope, self._receive, self._send))
 
-    def send(self, body: bytes, *, more: bool = False) -> "Asking":
+    def send(self, body: bytes | memoryview, *, more: bool = False) -> "Asking":
         """Send the body, or a part of it."""
         self._inbox.put_nowait({"type": "http.request", "body": body, "more_body": more})
         return self
@@ -65,6 +71,7 @@ class Asking:
 
     async def _send(self, message: Any) -> None:
         self.reply.messages.append(message)
+        await self.reads.wait()
 
 
 def _body(op: str = SUM, rows: int = 5, **more: Any) -> bytes:
@@ -273,7 +280,7 @@ def test_a_request_arrives_until_its_body_is_there(engine: Running) -> None:
             assert _counts(busy.app) == (1, 50, 1)
             asking.send(body[50:])
             await busy.until(queued=1)
-            assert _counts(busy.app) == (1, len(body), 0)
+            assert _counts(busy.app) == (1, len(body) + 7 * 3 * 4, 0)  # and the answer
             await busy.open()
             assert (await asking.end()).status == 200
 
@@ -311,7 +318,8 @@ def test_a_declared_body_that_finds_no_room_is_refused_unread(engine: Running) -
     async def scenario() -> Reply:
         body = _body()
         length = str(len(body))
-        async with Busy(engine, queue_bytes=2 * len(body)) as busy:
+        both = len(body) + 7 * 3 * 4  # and the answer
+        async with Busy(engine, queue_bytes=2 * both) as busy:
             waiting = [Asking(busy.app, content_length=length).send(body) for _ in range(2)]
             await busy.until(queued=2)
             refused = await Asking(busy.app, content_length="1").end()
@@ -406,6 +414,119 @@ def test_bodies_of_every_size_and_encoding_are_served(
 
     reply = engine.run(scenario())
     assert_bits_equal(wire.unpackb(reply.body), library(drawn.call()))
+
+
+class Body:
+    """A body that is known to be gone when nobody holds it any more."""
+
+    def __init__(self, content: bytes) -> None:
+        self._array = np.frombuffer(content, np.uint8).copy()
+        self._left = weakref.ref(self._array)
+
+    def take(self) -> memoryview:
+        """Give it away."""
+        view = self._array.data
+        del self._array
+        return view
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody holds it."""
+        return self._left() is None
+
+
+def _oom() -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("rows", [5, 50_000])
+@pytest.mark.parametrize(
+    ("more", "status"), [({}, 200), ({"num_segments": -1}, 422), ({"x": _oom}, 507)]
+)
+def test_a_request_keeps_nothing_of_its_body_however_it_ends(
+    engine: Running, monkeypatch: pytest.MonkeyPatch, rows: int, more: dict[str, Any], status: int
+) -> None:
+    if "x" in more:
+        submit, more = engine.engine.submit, {}
+        monkeypatch.setattr(
+            engine.engine, "submit", lambda call, exchange: submit(acting(call, _oom), exchange)
+        )
+    body = Body(_body(rows=rows, **more))
+
+    async def scenario() -> Reply:
+        app = create_app(Settings(), engine.engine)
+        return await Asking(app).send(body.take()).end()
+
+    gc.disable()  # a body is not to wait for it
+    try:
+        assert engine.run(scenario()).status == status
+        deadline = time.monotonic() + 5
+        while not body.is_gone:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        gc.enable()
+
+
+def test_bodies_that_nobody_waits_for_do_not_take_more_and_more_threads(
+    engine: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = [], threading.Event()
+
+    def slow(*_: Any) -> Any:
+        begun.append(1)
+        assert go.wait(60)
+        raise MalformedBodyError("too late")
+
+    monkeypatch.setattr("segops_service.body.decode", slow)
+    content = bytes(100_000)
+
+    async def scenario() -> None:
+        app = create_app(Settings(), engine.engine)
+        for _ in range(3):
+            asked = [Asking(app, x_request_timeout="0.1").send(content) for _ in range(40)]
+            for asking in asked:
+                assert _problem(await asking.end()) == (503, "deadline-exceeded")
+
+    try:
+        engine.run(scenario())
+    finally:
+        go.set()
+    assert 0 < len(begun) <= 40
+
+
+@pytest.mark.parametrize("rows", [5, 50_000])
+def test_an_answer_counts_until_it_is_read(engine: Running, rows: int) -> None:
+    async def scenario() -> None:
+        app = create_app(Settings(), engine.engine)
+        drawn = case(SUM, rows=rows)
+        body = wire.packb({**drawn.fields, "want": ["vjp"], "cotangent": drawn.cotangent})
+        asking = Asking(app).send(body)
+        asking.reads.clear()
+        for _ in range(2000):
+            if asking.reply.messages:
+                break
+            await asyncio.sleep(0.001)
+        assert _counts(app) == (1, len(body) + rows * 12, 0)
+        asking.reads.set()
+        reply = await asking.end()
+        assert _counts(app) == (0, 0, 0)
+        # What is large ends with a message of its own, which a server sends when the rest is read.
+        assert bool(reply.messages[-1]["body"]) == (rows == 5)
+        assert_bits_equal(wire.unpackb(reply.body), library(drawn.call("vjp")))
+
+    engine.run(scenario())
+
+
+def test_a_large_answer_to_a_small_request_finds_room_or_is_refused(engine: Running) -> None:
+    async def scenario() -> Reply:
+        app = create_app(Settings(queue_bytes=100_000), engine.engine)
+        assert (await Asking(app).send(_body(num_segments=8000)).end()).status == 200
+        reply = await Asking(app).send(_body(num_segments=9000)).end()
+        assert _counts(app) == (0, 0, 0)
+        return reply
+
+    _refused(engine.run(scenario()))
 
 
 def test_clients_that_give_up_do_not_hold_up_those_who_come_after() -> None:

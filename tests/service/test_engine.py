@@ -371,3 +371,12 @@ def test_two_engines_share_nothing_but_the_devices() -> None:
         assert one.engine.snapshot().cache.misses == 2
         assert other.engine.snapshot().cache.misses == 1
         assert other.engine.snapshot().devices[0].launches == 0
+
+
+@pytest.mark.parametrize(("cache_size", "is_warned"), [(1, True), (2, False)])
+def test_a_warm_up_that_the_cache_does_not_hold_is_warned_of(
+    caplog: pytest.LogCaptureFixture, cache_size: int, is_warned: bool
+) -> None:
+    warm_up = [{"op": op, "rows": 10, "segments": 5} for op in (MEAN, "segmented_dot")]
+    with engine_on(1, warm_up=warm_up, cache_size=cache_size):
+        assert ("SEGOPS_CACHE_SIZE=1 is by 1 too small" in caplog.text) == is_warned

@@ -100,3 +100,9 @@ def test_a_time_limit_that_is_no_positive_number_is_named(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="X-Request-Timeout") as caught:
         head(JSON, ("x-request-timeout", text))
     assert caught.value.field == "X-Request-Timeout"
+
+
+def test_no_more_of_an_accept_header_is_read_than_any_client_needs() -> None:
+    assert head(JSON, ("accept", "text/html," * 100 + VND)).wanted is Encoding.MSGPACK
+    with pytest.raises(NotAcceptableError):
+        head(JSON, ("accept", "text/html," * 6000 + VND))

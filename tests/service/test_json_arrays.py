@@ -188,6 +188,13 @@ def test_what_is_wrong_in_a_long_list_is_told_by_its_place(
     assert caught.value.field == "x"
 
 
+def test_a_row_that_no_array_has_is_not_read() -> None:
+    for field, value in (("x", [[1] * 100_000]), ("cotangent", [[[1] * 100_000]])):
+        with pytest.raises(InvalidArgumentError, match="longer than any of use") as caught:
+            decode(SUM, _body(**{field: value}))
+        assert caught.value.field == field
+
+
 @pytest.mark.parametrize("value", ["],[" * 9000, {"a": [0] * 9000}, [[[[0]]]] * 9000])
 def test_what_is_long_and_no_list_of_numbers_is_refused(value: Any) -> None:
     for field in ("x", "idx", "cotangent"):

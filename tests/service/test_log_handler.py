@@ -118,3 +118,15 @@ def test_the_end_waits_for_a_blocked_reader_no_longer_than_a_moment() -> None:
             logger.warning("x" * 50)
         began = time.monotonic()
     assert time.monotonic() - began < 3
+
+
+def test_a_record_that_cannot_be_made_harms_nobody() -> None:
+    reader, writer = os.pipe()
+    with logging_to(writer) as logger:
+        (handler,) = logger.handlers
+        assert isinstance(handler, LineHandler)
+        handler.put(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+        logger.warning("next")
+        lines = read_until(reader, lambda read: read.count(b"\n") == 2).splitlines()
+    assert lines[0].startswith(b"a record could not be made: ZeroDivisionError")
+    assert lines[1] == b"next"

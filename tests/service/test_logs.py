@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -261,3 +262,25 @@ def _is_ready(client: httpx.Client) -> bool:
         return client.get("/v1/health/ready").is_success
     except httpx.ConnectError:
         return False
+
+
+class _Value:
+    """What a head may hold."""
+
+
+def test_a_line_that_waits_for_the_log_keeps_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[Any] = []
+
+    class Blocked:
+        put = waiting.append
+
+    monkeypatch.setattr(logs, "_lines", Blocked)
+    monkeypatch.setattr(logs.logger, "isEnabledFor", lambda _: True)
+    about, value = asgi.scope(SUM, "POST"), _Value()
+    about["headers"].append((b"x", value))
+    kept = weakref.ref(value)
+    logs.request_ended(about, Exchange("an-id"), 0.1)
+    del about, value
+    assert kept() is None
+    (make,) = waiting
+    assert (make().msg.path, make().msg.method) == (SUM, "POST")

@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 import httpx
 import jax
+import pytest
 
 from segops_service import Engine, Settings
 from segops_service.metadata import metadata
@@ -41,3 +42,13 @@ def test_a_platform_is_not_claimed_before_its_device_is_known() -> None:
     described = metadata(settings, Engine(settings))
     assert (described["platform"], described["devices"], described["ready"]) == (None, [], False)
     assert described["requested_platform"] == "cuda"
+
+
+def test_versions_are_looked_up_once(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = client.get("/v1/metadata").json()["versions"]
+
+    def look_up(distribution: str) -> str:
+        raise AssertionError(f"{distribution} is looked up on the event loop again")
+
+    monkeypatch.setattr("segops_service.metadata.version", look_up)
+    assert client.get("/v1/metadata").json()["versions"] == expected

@@ -1,5 +1,6 @@
 """Connections: limits of size and time, large bodies, and answers in the application's place."""
 
+import gc
 import json
 import os
 import socket
@@ -153,6 +154,23 @@ def test_an_offered_upgrade_is_declined_and_the_body_kept(app: Echo, times: int)
             client.send(*[head("/", len(body), *offer) + body] * times)
             for _ in range(times):
                 assert client.response().content == echoed(body)
+
+
+def test_requests_far_ahead_of_their_answers_cut_the_connection(app: Echo) -> None:
+    with listening(app) as server, Client(server.port) as client:
+        client.send(head("/hold"), *[head("/")] * 100)
+        time.sleep(0.1)
+        app.go.set()
+        for content in (b"held", *[echoed(b"")] * 100):
+            assert client.response().content == content
+        app.go.clear()
+        client.send(head("/hold"), *[head("/")] * 102)
+        with pytest.raises(ConnectionError):
+            client.response()
+        app.go.set()
+        with Client(server.port) as other:
+            other.send(head())
+            assert other.response().status == 200
 
 
 # Connections
@@ -326,6 +344,23 @@ def test_an_answer_before_the_end_of_the_body_frees_its_memory(app: Echo) -> Non
         assert resident() - before < size // 8
         client.send(head())
         assert client.response().status == 200
+
+
+def test_a_hang_up_in_the_middle_of_a_body_frees_its_memory(app: Echo) -> None:
+    before, size = resident(), 256 * 2**20
+    gc.disable()
+    try:
+        with listening(app) as server:
+            for _ in range(3):
+                with Client(server.port) as client:
+                    client.send(head("/", size), bytes(size // 2))
+                    assert app.next_event() == "begun"
+                    time.sleep(0.2)
+                assert [app.next_event(), app.next_event()] == ["disconnected", "ended"]
+            time.sleep(0.1)
+            assert resident() - before < size // 4
+    finally:
+        gc.enable()
 
 
 # Rates

@@ -487,3 +487,18 @@ def test_calls_of_every_bucket_size_need_few_functions(engine: Running) -> None:
     for _ in range(60):
         engine.answer(_call(rows=int(rng.integers(0, 90)), segments=int(rng.integers(0, 90))))
     assert engine.engine.snapshot().cache.misses == before
+
+
+def test_the_record_of_a_call_that_was_cancelled_is_closed(engine: Running) -> None:
+    async def scenario() -> tuple[Any, Any]:
+        calls, gate = Submitted(engine), Gate()
+        cancelled = calls.add("cancelled", acting(_call(), gate.hold))
+        await asyncio.to_thread(gate.wait)
+        cancelled.cancel()
+        gate.open()
+        await calls.add("after", _call())
+        return calls.exchanges["cancelled"], calls.exchanges["after"]
+
+    cancelled, after = engine.run(scenario())
+    assert (cancelled.stages, cancelled.batch) == ({}, 0)
+    assert ({*after.stages}, after.batch) == ({"queue", "compute"}, 1)

@@ -1,5 +1,6 @@
 """The server as a whole: its end by signals, and TLS."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -202,6 +203,23 @@ def test_a_request_that_does_not_end_is_given_up_in_time(app: Echo) -> None:
         assert app.next_event() == "begun"
     assert app.next_event() == "disconnected"
     assert time.monotonic() - began < 2
+
+
+def test_a_signal_before_it_listens_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    class Impatient(Echo):
+        async def _lifespan(self, receive: Any, send: Any) -> None:
+            server.handle_exit(signal.SIGTERM, None)
+            await asyncio.sleep(0.05)
+            await super()._lifespan(receive, send)
+
+    drained: list[int] = []
+    server = Server(Impatient(), Settings(port=0), lambda: drained.append(1))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert drained == [1]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 # The whole service

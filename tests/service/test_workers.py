@@ -418,3 +418,22 @@ def test_no_mixture_of_faults_loses_or_spoils_an_answer() -> None:
         assert ends["NoneType"] > ends.total() / 2
         assert engine.engine.snapshot().queued == 0
         wait_until_ready(engine)
+
+
+def test_a_device_whose_function_compiles_does_not_hold_up_one_that_has_it() -> None:
+    with engine_on(2) as engine:
+        call = case(MEAN, rows=5, segments=3).call()
+
+        async def scenario() -> None:
+            scheduler = engine.engine._scheduler
+            await scheduler.warm_up(call, scheduler.workers[1])
+            calls = Submitted(engine)
+            async with SlowCompiler(engine) as compiler:
+                cold = calls.add("cold", call)
+                await asyncio.sleep(0.005)
+                assert await asyncio.wait_for(calls.add("warm", call), 10)
+                assert not cold.done()
+                compiler.open()
+                await cold
+
+        engine.run(scenario())
