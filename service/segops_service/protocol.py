@@ -156,8 +156,12 @@ class Connection(HttpToolsProtocol):
         """Tell the application that its client has gone."""
         self._disconnect()
         if self._upload is not None:
-            self._upload.release()  # it and the request hold each other
+            self._upload.release()
         self._upload = None
+        for cycle in (self._running, self.cycle):
+            if cycle is not None:  # no circle is left that only a garbage collection would free
+                cycle.transport = self.transport
+                vars(cycle).pop("receive", None)
         self._head = b""
         self.server_state.refused -= self._is_refused
         super().connection_lost(exc)

@@ -104,7 +104,7 @@ class Settings(BaseSettings):
         ),
     )
     cache_size: int = Field(
-        512, ge=1, description="Compiled functions kept; the least recently used one goes first."
+        256, ge=1, description="Compiled functions kept; the least recently used one goes first."
     )
     warm_up: tuple[WarmUp, ...] = Field(
         (),

@@ -70,6 +70,7 @@ class HangUp:
         self._timer.cancel()
         if self._watch is not None:
             self._watch.cancel()
+            self._watch = None  # it holds this object too, and with it the answer
         if self._has_gone and kind is asyncio.CancelledError:
             raise ClientDisconnect from error
 

@@ -19,6 +19,7 @@ SUM = "/v1/segmented_sum"
 def scarce() -> Iterator[Process]:
     """A server with high limits of its own, and one more gigabyte to live on."""
     limits = {"SEGOPS_MAX_SEGMENTS": str(2**31 - 1), "SEGOPS_MAX_OUTPUT_BYTES": str(2**32 - 1)}
+    limits["SEGOPS_QUEUE_BYTES"] = str(2**40)
     with process(**limits) as scarce:
         scarce.wait_until_ready()
         post(scarce.client, "segmented_sum", x=np.ones(4), idx=np.zeros(4, "i4"), num_segments=1)

@@ -17,8 +17,9 @@ import pytest
 from segops_client import wire
 from segops_service import Settings, create_app
 from segops_service.app import Application
+from segops_service.calls import Call
 from segops_service.errors import MalformedBodyError
-from segops_service.exchange import exchange_of
+from segops_service.exchange import Exchange, exchange_of
 from tests.service.asgi import Reply, scope
 from tests.service.calls import Gate, SlowCompiler, Submitted, acting, engine_on, library
 from tests.service.helpers import MSGPACK, Running, assert_bits_equal, case, post, serving
@@ -462,6 +463,32 @@ def test_a_request_keeps_nothing_of_its_body_however_it_ends(
         assert engine.run(scenario()).status == status
         deadline = time.monotonic() + 5
         while not body.is_gone:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        gc.enable()
+
+
+def test_a_request_that_was_watched_for_a_hang_up_keeps_nothing_of_its_answer(
+    engine: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, kept = engine.engine.submit, []
+
+    def slow(call: Call, exchange: Exchange) -> Any:
+        future = submit(acting(call, lambda: time.sleep(0.1)), exchange)
+        future.add_done_callback(lambda done: kept.append(weakref.ref(done.result()["value"])))
+        return future
+
+    monkeypatch.setattr(engine.engine, "submit", slow)
+
+    async def scenario() -> Reply:
+        return await Asking(create_app(Settings(), engine.engine)).send(_body()).end()
+
+    gc.disable()  # an answer is not to wait for it
+    try:
+        assert engine.run(scenario()).status == 200
+        deadline = time.monotonic() + 5
+        while kept[0]() is not None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:

@@ -122,6 +122,7 @@ def test_host_memory_that_runs_out_is_out_of_memory() -> None:
 
 def test_device_memory_that_runs_out_fails_one_request_and_not_the_next() -> None:
     limits = {"SEGOPS_MAX_SEGMENTS": str(2**31 - 1), "SEGOPS_MAX_OUTPUT_BYTES": str(2**32 - 1)}
+    limits["SEGOPS_QUEUE_BYTES"] = str(2**40)
     with process(**limits) as server:
         server.wait_until_ready()
         server.limit_memory(2**30)
