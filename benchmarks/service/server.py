@@ -54,11 +54,6 @@ class Server:
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGESIZE")
 
-    @property
-    def open_files(self) -> int:
-        """Open file descriptors, connections included."""
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
     def wait_until_ready(self) -> float:
         """Wait until requests are computed; return the seconds since the process was started."""
         self._wait_for(lambda: self._get("/v1/health/ready")[0] == 200 or None)

@@ -332,31 +332,15 @@ def test_a_call_cancelled_while_its_function_compiles_leaves_at_once(unwanted: U
         assert (device.launches, device.requests, device.failures) == (1, 1, 0)
 
 
-def test_a_cold_kind_does_not_hold_up_a_warm_one() -> None:
+@pytest.mark.parametrize("cold_call", [_call(MEAN), _call(rows=100_000)], ids=["kind", "size"])
+def test_what_is_cold_does_not_hold_up_what_is_warm(cold_call: Call) -> None:
     with engine_on(1) as engine:
         engine.answer(_call())
 
         async def scenario() -> list[str]:
             calls = Submitted(engine)
             async with SlowCompiler(engine) as compiler:
-                cold = calls.add("cold", _call(MEAN))
-                await asyncio.sleep(0.005)
-                await calls.add("warm", _call())
-                compiler.open()
-                await cold
-            return calls.done
-
-        assert engine.run(scenario()) == ["warm", "cold"]
-
-
-def test_a_cold_size_does_not_hold_up_a_warm_one_of_its_kind() -> None:
-    with engine_on(1) as engine:
-        engine.answer(_call())
-
-        async def scenario() -> list[str]:
-            calls = Submitted(engine)
-            async with SlowCompiler(engine) as compiler:
-                cold = calls.add("cold", _call(rows=100_000))
+                cold = calls.add("cold", cold_call)
                 await asyncio.sleep(0.005)
                 await calls.add("warm", _call())
                 compiler.open()
